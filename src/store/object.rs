@@ -31,23 +31,26 @@ mod web;
 mod write;
 
 use super::{
-    EntryKind, FirstNames, Key, Listing, ObjectOptions, PagedListing, Replaces, Stat, Store,
-    ValuePages, ValuePiece, Version, pieces, read_only,
+    FirstNames, Key, Listing, ObjectOptions, PagedListing, Replaces, Stat, Store, ValuePages,
+    ValuePiece, Version, pieces, read_only,
 };
 use crate::error::{Error, Result};
 use crate::stats::Stats;
+use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use cloud::Bucket;
 use listing::{BucketListing, ValueListing};
 use percent_encoding::percent_decode_str;
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use runtime::RemoteTask;
 use stated_versions::StatedVersions;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use store_url::{Cloud, StoreUrl};
-use tokio::task::JoinHandle;
 use web::Web;
 
 /// Maximum number of requests in flight. A request of 20 ms that returns 1 MB needs 25 of them for
@@ -57,15 +60,43 @@ const CONCURRENCY: usize = 64;
 
 /// A store on a server.
 pub struct ObjectStore {
-    backend: Backend,
+    server: Arc<dyn ServedStore>,
+    /// The server, if it can be written.
+    bucket: Option<Arc<Bucket>>,
     /// URL without secrets.
     location: String,
 }
 
-#[derive(Clone)]
-enum Backend {
-    Web(Arc<Web>),
-    Bucket(Arc<Bucket>),
+/// What web servers and buckets answer.
+#[async_trait]
+trait ServedStore: Send + Sync {
+    /// Reads the value of `key` into `value`.
+    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>>;
+
+    /// Reads the bytes of `range`, which is not empty, into `value`.
+    async fn get_range(
+        &self,
+        key: &Key,
+        range: Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Stat>>;
+
+    /// Reads the last `len` bytes of a value into `value`.
+    async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue>;
+
+    /// Returns the metadata of `key`. The root is always a prefix.
+    async fn stat(&self, key: &Key) -> Result<Option<Stat>>;
+
+    /// Returns the metadata of the value of `key`, and does not look for a prefix.
+    async fn stat_value(&self, key: &Key) -> Result<Option<Stat>>;
+}
+
+/// The answer to a request for the end of a value.
+enum EndOfValue {
+    Found(Stat),
+    Nothing,
+    /// The server does not support such requests, so the size must be requested first.
+    Unsupported,
 }
 
 impl ObjectStore {
@@ -80,16 +111,43 @@ impl ObjectStore {
         let url = StoreUrl::parse(url)?;
         let location = url.without_secrets();
         let versions = StatedVersions::new(url.server(), stats.clone());
-        let backend = Backend::open(url, options, versions, &stats)?;
-        Ok(ObjectStore { backend, location })
+        let (server, bucket): (Arc<dyn ServedStore>, _) = match url {
+            StoreUrl::Web(url) => (Arc::new(open_web(url, options, versions, &stats)?), None),
+            StoreUrl::Bucket {
+                cloud,
+                bucket,
+                account,
+                prefix,
+            } => {
+                let client = match cloud {
+                    Cloud::S3 => service::s3(&bucket, options, &stats)?,
+                    Cloud::Google => service::google(&bucket, options, &stats)?,
+                    Cloud::Azure => service::azure(&bucket, account.as_deref(), options, &stats)?,
+                };
+                let bucket = Arc::new(Bucket {
+                    client,
+                    cloud,
+                    prefix,
+                    versions,
+                    forbidden_is_missing: options.forbidden_is_missing,
+                    timeout: options.timeout,
+                    created: Mutex::default(),
+                    lacks_conditions: AtomicBool::new(false),
+                    lacks_ends: AtomicBool::new(false),
+                });
+                (bucket.clone(), Some(bucket))
+            }
+        };
+        Ok(ObjectStore {
+            server,
+            bucket,
+            location,
+        })
     }
 
     /// Returns the bucket, or an error if the store is read-only.
     fn bucket(&self) -> Result<&Arc<Bucket>> {
-        match &self.backend {
-            Backend::Bucket(bucket) => Ok(bucket),
-            Backend::Web(_) => Err(read_only()),
-        }
+        self.bucket.as_ref().ok_or_else(read_only)
     }
 
     /// Returns the bucket, or an error if it cannot be written.
@@ -99,138 +157,57 @@ impl ObjectStore {
     }
 }
 
-impl Backend {
-    fn open(
-        url: StoreUrl,
-        options: &ObjectOptions,
-        versions: StatedVersions,
-        stats: &Arc<Stats>,
-    ) -> Result<Self> {
-        let (cloud, bucket, account, prefix) = match url {
-            StoreUrl::Web(url) => return Self::web(url, options, versions, stats),
-            StoreUrl::Bucket {
-                cloud,
-                bucket,
-                account,
-                prefix,
-            } => (cloud, bucket, account, prefix),
-        };
-        let client = match cloud {
-            Cloud::S3 => service::s3(&bucket, options, stats)?,
-            Cloud::Google => service::google(&bucket, options, stats)?,
-            Cloud::Azure => service::azure(&bucket, account.as_deref(), options, stats)?,
-        };
-        let bucket = Bucket {
-            client,
-            cloud,
-            prefix,
-            versions,
-            forbidden_is_missing: options.forbidden_is_missing,
-            timeout: options.timeout,
-            created: Mutex::default(),
-            lacks_conditions: AtomicBool::new(false),
-            lacks_ends: AtomicBool::new(false),
-        };
-        Ok(Backend::Bucket(Arc::new(bucket)))
+fn open_web(
+    mut url: Url,
+    options: &ObjectOptions,
+    versions: StatedVersions,
+    stats: &Arc<Stats>,
+) -> Result<Web> {
+    let mut options = options.clone();
+    if !url.username().is_empty() || url.password().is_some() {
+        options
+            .headers
+            .push((AUTHORIZATION.to_string(), basic_authorization(&url)));
+        // these calls fail only for URLs that cannot have a user
+        let _ = url.set_username("");
+        let _ = url.set_password(None);
     }
-
-    fn web(
-        mut url: Url,
-        options: &ObjectOptions,
-        versions: StatedVersions,
-        stats: &Arc<Stats>,
-    ) -> Result<Self> {
-        let mut options = options.clone();
-        if !url.username().is_empty() || url.password().is_some() {
-            options
-                .headers
-                .push((AUTHORIZATION.to_string(), basic_authorization(&url)));
-            // these calls fail only for URLs that cannot have a user
-            let _ = url.set_username("");
-            let _ = url.set_password(None);
-        }
-        let hosts = url.host_str().map(str::to_string).into_iter().collect();
-        let transport = service::transport(hosts, &options, stats)?;
-        Ok(Backend::Web(Arc::new(Web::new(
-            transport,
-            url,
-            versions,
-            options.forbidden_is_missing,
-        ))))
-    }
-
-    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        match self {
-            Backend::Web(web) => web.get(key, limit, value).await,
-            Backend::Bucket(bucket) => bucket.get(key, limit, value).await,
-        }
-    }
-
-    async fn get_range(
-        &self,
-        key: &Key,
-        range: Range<u64>,
-        value: &mut Vec<u8>,
-    ) -> Result<Option<Stat>> {
-        match self {
-            Backend::Web(web) => web.get_range(key, range, value).await,
-            Backend::Bucket(bucket) => bucket.get_range(key, range, value).await,
-        }
-    }
-
-    async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
-        match self {
-            Backend::Web(web) => web.get_end(key, len, value).await,
-            Backend::Bucket(bucket) => bucket.get_end(key, len, value).await,
-        }
-    }
-
-    async fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        match self {
-            Backend::Web(web) => web.stat(key).await,
-            Backend::Bucket(bucket) => bucket.stat(key).await,
-        }
-    }
-
-    /// Returns the metadata of the value of `key`, and does not look for a prefix.
-    async fn stat_value(&self, key: &Key) -> Result<Option<Stat>> {
-        match self {
-            Backend::Web(web) => Ok(web
-                .stat(key)
-                .await?
-                .filter(|stat| stat.kind == EntryKind::Value)),
-            Backend::Bucket(_) if key.is_root() => Ok(None),
-            Backend::Bucket(bucket) => bucket.stat_value(key).await,
-        }
-    }
+    let hosts = url.host_str().map(str::to_string).into_iter().collect();
+    let transport = service::transport(hosts, &options, stats)?;
+    Ok(Web::new(
+        transport,
+        url,
+        versions,
+        options.forbidden_is_missing,
+    ))
 }
 
 impl Store for ObjectStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let backend = self.backend.clone();
+        let server = self.server.clone();
         let key = key.clone();
         runtime::receive(value, |mut buffer| async move {
-            (backend.get(&key, limit, &mut buffer).await, buffer)
+            (server.get(&key, limit, &mut buffer).await, buffer)
         })
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         if range.is_empty() {
             value.clear();
-            return runtime::block_on(self.backend.stat_value(key));
+            return runtime::block_on(self.server.stat_value(key));
         }
-        let backend = self.backend.clone();
+        let server = self.server.clone();
         let key = key.clone();
         runtime::receive(value, |mut buffer| async move {
-            (backend.get_range(&key, range, &mut buffer).await, buffer)
+            (server.get_range(&key, range, &mut buffer).await, buffer)
         })
     }
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let backend = self.backend.clone();
+        let server = self.server.clone();
         let wanted = key.clone();
         let end = runtime::receive(value, |mut buffer| async move {
-            (backend.get_end(&wanted, len, &mut buffer).await, buffer)
+            (server.get_end(&wanted, len, &mut buffer).await, buffer)
         })?;
         match end {
             EndOfValue::Found(stat) => Ok(Some(stat)),
@@ -240,7 +217,7 @@ impl Store for ObjectStore {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        runtime::block_on(self.backend.stat(key))
+        runtime::block_on(self.server.stat(key))
     }
 
     fn stat_many(
@@ -248,39 +225,27 @@ impl Store for ObjectStore {
         keys: &mut dyn Iterator<Item = Key>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        let handle = match runtime::handle() {
-            Ok(handle) => handle,
-            Err(e) => {
-                keys.map(|_| Err(e.clone())).all(each);
-                return;
-            }
-        };
-        let mut in_flight = PendingStats(VecDeque::new());
+        let mut in_flight = VecDeque::new();
         loop {
-            while in_flight.0.len() < CONCURRENCY
+            while in_flight.len() < CONCURRENCY
                 && let Some(key) = keys.next()
             {
-                let backend = self.backend.clone();
-                in_flight
-                    .0
-                    .push_back(handle.spawn(async move { backend.stat(&key).await }));
+                let server = self.server.clone();
+                in_flight.push_back(RemoteTask::spawn(async move { server.stat(&key).await }));
             }
-            let Some(first) = in_flight.0.pop_front() else {
+            let Some(first) = in_flight.pop_front() else {
                 return;
             };
-            let stat = handle
-                .block_on(first)
-                .unwrap_or_else(|e| Err(runtime::interrupted(&e)));
-            if !each(stat) {
+            if !each(first.and_then(RemoteTask::wait)) {
                 return;
             }
         }
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        match &self.backend {
-            Backend::Web(_) => Ok(Box::new(std::iter::empty())),
-            Backend::Bucket(bucket) => Ok(Box::new(BucketListing::begin(bucket.clone(), prefix)?)),
+        match &self.bucket {
+            None => Ok(Box::new(std::iter::empty())),
+            Some(bucket) => Ok(Box::new(BucketListing::begin(bucket.clone(), prefix)?)),
         }
     }
 
@@ -297,11 +262,11 @@ impl Store for ObjectStore {
     }
 
     fn is_writable(&self) -> bool {
-        self.bucket().is_ok()
+        self.bucket.is_some()
     }
 
     fn check_writable(&self, _prefix: &Key) -> Result<()> {
-        self.bucket()?.versions.check()
+        self.writable_bucket().map(drop)
     }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
@@ -356,18 +321,18 @@ impl Store for ObjectStore {
 
 impl PagedListing for ObjectStore {
     fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {
-        match &self.backend {
-            Backend::Web(_) => Ok(None),
-            Backend::Bucket(bucket) => BucketListing::first(bucket.clone(), prefix).map(Some),
-        }
+        let Some(bucket) = &self.bucket else {
+            return Ok(None);
+        };
+        BucketListing::first(bucket.clone(), prefix).map(Some)
     }
 
     fn values_below(&self, prefix: &Key, after: Option<&Key>) -> Result<Option<ValuePages>> {
-        match &self.backend {
-            Backend::Web(_) => Ok(None),
+        match &self.bucket {
+            None => Ok(None),
             // containers with a hierarchical namespace have another order
-            Backend::Bucket(bucket) if bucket.cloud == Cloud::Azure && after.is_some() => Ok(None),
-            Backend::Bucket(bucket) => Ok(Some(Box::new(ValueListing::new(
+            Some(bucket) if bucket.cloud == Cloud::Azure && after.is_some() => Ok(None),
+            Some(bucket) => Ok(Some(Box::new(ValueListing::new(
                 bucket.clone(),
                 prefix,
                 after,
@@ -376,50 +341,27 @@ impl PagedListing for ObjectStore {
     }
 }
 
-/// The answer to a request for the end of a value.
-enum EndOfValue {
-    Found(Stat),
-    Nothing,
-    /// The server does not support such requests, so the size must be requested first.
-    Unsupported,
-}
-
-/// Requests in flight, which are aborted when this is dropped.
-struct PendingStats(VecDeque<JoinHandle<Result<Option<Stat>>>>);
-
-impl Drop for PendingStats {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
-    }
-}
-
 /// Parses the headers from the user. Their values may be passwords, so they are never logged.
 fn user_headers(given: &[(String, String)]) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
-        let invalid = || Error::invalid(format!("{name:?} is not a header; write Name:Value"));
-        let name = HeaderName::try_from(name.trim()).map_err(|_| invalid())?;
-        let mut value = HeaderValue::try_from(value.trim()).map_err(|_| invalid())?;
+        let parsed = HeaderName::try_from(name.trim());
+        let (Ok(parsed), Ok(mut value)) = (parsed, HeaderValue::try_from(value.trim())) else {
+            let why = format!("{name:?} is not a header; write Name:Value");
+            return Err(Error::invalid(why));
+        };
         value.set_sensitive(true);
-        headers.append(name, value);
+        headers.append(parsed, value);
     }
     Ok(headers)
 }
 
 /// Returns the header for the user and password of a URL, by RFC 7617.
 fn basic_authorization(url: &Url) -> String {
-    use base64::Engine;
-    let decoded = |text| percent_decode_str(text).collect::<Vec<u8>>();
-    let pair = [
-        decoded(url.username()),
-        b":".to_vec(),
-        decoded(url.password().unwrap_or_default()),
-    ]
-    .concat();
-    format!(
-        "Basic {}",
-        base64::engine::general_purpose::STANDARD.encode(pair)
-    )
+    let mut pair: Vec<u8> = percent_decode_str(url.username()).collect();
+    pair.push(b':');
+    pair.extend(percent_decode_str(url.password().unwrap_or_default()));
+    format!("Basic {}", STANDARD.encode(pair))
 }
 
 #[cfg(test)]

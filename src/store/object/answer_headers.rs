@@ -73,6 +73,13 @@ pub(super) fn is_part(headers: &HeaderMap, wanted: Option<&Range<u64>>) -> Resul
     }
 }
 
+/// Returns the size of the value if an answer says that it has the bytes of `wanted`.
+pub(super) fn size_of_part(headers: &HeaderMap, wanted: &Range<u64>) -> Option<u64> {
+    let stated = content_range(headers)?;
+    let size = stated.size?;
+    (stated.range? == (wanted.start..wanted.end.min(size))).then_some(size)
+}
+
 /// Parses the Content-Length header.
 pub(super) fn length(headers: &HeaderMap) -> Option<u64> {
     text(headers, &CONTENT_LENGTH)?.trim().parse().ok()
@@ -94,10 +101,9 @@ pub(super) fn part_of(
     }
     match content_range(headers).and_then(|stated| stated.range) {
         None => Err(Cause::Wrong("a part of a value without a range")),
-        Some(range) if range.end - range.start != received => Err(Cause::Short {
-            received,
-            wanted: range.end - range.start,
-        }),
+        Some(range) if range.end - range.start != received => {
+            Err(Cause::short(received, range.end - range.start))
+        }
         range => Ok(range),
     }
 }

@@ -5,19 +5,21 @@
 //! created it; a prefix whose last value this process removed also exists until the prefix itself
 //! is removed.
 
-use super::EndOfValue;
-use super::connector::{IsListing, NamesRemoved, ValueBuffer, ValueLimit};
+use super::connection_error::find;
+use super::connector::{IsListing, NamesRemoved, ValueBuffer};
 use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
 use super::stated_versions::StatedVersions;
 use super::store_url::Cloud;
+use super::{EndOfValue, ServedStore};
 use crate::error::{Error, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
 use crate::util::memory::lock;
+use async_trait::async_trait;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{
-    Attribute, Attributes, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore,
+    Attribute, Attributes, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, PutResult,
 };
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -68,56 +70,28 @@ pub(super) struct Bucket {
     pub lacks_ends: AtomicBool,
 }
 
-impl Bucket {
-    /// Reads the value of `key` into `value`.
-    pub async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+#[async_trait]
+impl ServedStore for Bucket {
+    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let found = self.get_part(key, None, limit, value).await?;
         let Some(found) = self.found(found)? else {
             return Ok(None);
         };
         let version = self.version_of(&found.meta);
-        *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
+        take_body(found, value).await?;
         Ok(Some(version))
     }
 
-    /// Requests a value, or a part of it. The answer takes the memory of `value`, and gives it back
-    /// if the request fails.
-    async fn get_part(
-        &self,
-        key: &Key,
-        range: Option<GetRange>,
-        limit: u64,
-        value: &mut Vec<u8>,
-    ) -> Result<object_store::Result<GetResult>> {
-        let path = self.path(key)?;
-        let buffer = ValueBuffer::new(value);
-        let mut options = GetOptions {
-            range,
-            ..Default::default()
-        };
-        options.extensions.insert(ValueLimit(limit));
-        options.extensions.insert(buffer.clone());
-        let found = self.client.get_opts(&path, options).await;
-        *value = buffer.take();
-        value.clear();
-        Ok(found)
-    }
-
-    /// Reads the bytes of `range`, which is not empty, into `value`.
-    pub async fn get_range(
+    async fn get_range(
         &self,
         key: &Key,
         range: Range<u64>,
         value: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
         let limit = range.end - range.start;
-        let found = self
-            .get_part(key, Some(GetRange::Bounded(range)), limit, value)
-            .await?;
-        if found
-            .as_ref()
-            .is_err_and(|e| request_error_of(e).and_then(RequestError::status) == Some(416))
-        {
+        let range = Some(GetRange::Bounded(range));
+        let found = self.get_part(key, range, limit, value).await?;
+        if found.as_ref().is_err_and(|e| status_of(e) == Some(416)) {
             // the range begins after the end of the value
             return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value));
         }
@@ -125,32 +99,23 @@ impl Bucket {
             return Ok(None);
         };
         let stat = self.stat_of(&found.meta);
-        let length = found.range.end - found.range.start;
-        *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
-        if value.len() as u64 == length {
-            Ok(Some(stat))
-        } else {
-            Err(Error::io(format!(
-                "received {} bytes instead of {length}",
-                value.len()
-            )))
-        }
+        take_body(found, value).await?;
+        Ok(Some(stat))
     }
 
-    /// Reads the last `len` bytes of a value into `value`. Azure does not support such requests.
-    pub async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
+    /// Azure does not support such requests.
+    async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
         if self.cloud == Cloud::Azure || len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
             return Ok(EndOfValue::Unsupported);
         }
-        let found = self
-            .get_part(key, Some(GetRange::Suffix(len)), len, value)
-            .await?;
+        let range = Some(GetRange::Suffix(len));
+        let found = self.get_part(key, range, len, value).await?;
         if let Err(e) = &found
             && is_other_range(e)
         {
             // 416 is also the answer for an empty value
-            let lacks_ends = request_error_of(e).and_then(RequestError::status) != Some(416);
-            self.lacks_ends.fetch_or(lacks_ends, Ordering::Relaxed);
+            self.lacks_ends
+                .fetch_or(status_of(e) != Some(416), Ordering::Relaxed);
             return Ok(EndOfValue::Unsupported);
         }
         let Some(found) = self.found(found)? else {
@@ -158,17 +123,16 @@ impl Bucket {
         };
         let stat = self.stat_of(&found.meta);
         let range = found.range.clone();
-        *value = Vec::from(found.bytes().await.map_err(|e| failed(&e))?);
+        take_body(found, value).await?;
         let is_end = range.end == stat.size && range.start == stat.size.saturating_sub(len);
-        if is_end && value.len() as u64 == range.end - range.start {
-            Ok(EndOfValue::Found(stat))
+        Ok(if is_end {
+            EndOfValue::Found(stat)
         } else {
-            Ok(EndOfValue::Unsupported)
-        }
+            EndOfValue::Unsupported
+        })
     }
 
-    /// Returns the metadata of `key`. The root is always a prefix.
-    pub async fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+    async fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         if key.is_root() {
             return Ok(Some(Stat::prefix()));
         }
@@ -185,13 +149,38 @@ impl Bucket {
         Ok((self.is_created(key) || self.has_below(key).await?).then(Stat::prefix))
     }
 
-    /// Returns the metadata of the value of `key`, and does not look for a prefix.
-    pub async fn stat_value(&self, key: &Key) -> Result<Option<Stat>> {
-        let found = self
-            .head(key)
-            .await?
-            .filter(|(_, attributes)| !is_directory(attributes));
-        Ok(found.map(|(meta, _)| self.stat_of(&meta)))
+    async fn stat_value(&self, key: &Key) -> Result<Option<Stat>> {
+        if key.is_root() {
+            return Ok(None);
+        }
+        let found = self.head(key).await?;
+        Ok(found
+            .filter(|(_, attributes)| !is_directory(attributes))
+            .map(|(meta, _)| self.stat_of(&meta)))
+    }
+}
+
+impl Bucket {
+    /// Requests a value, or a part of it. The answer takes the memory of `value`, and gives it back
+    /// if the request fails.
+    async fn get_part(
+        &self,
+        key: &Key,
+        range: Option<GetRange>,
+        limit: u64,
+        value: &mut Vec<u8>,
+    ) -> Result<object_store::Result<GetResult>> {
+        let path = self.path(key)?;
+        let buffer = ValueBuffer::new(limit, value);
+        let mut options = GetOptions {
+            range,
+            ..Default::default()
+        };
+        options.extensions.insert(buffer.clone());
+        let found = self.client.get_opts(&path, options).await;
+        *value = buffer.take();
+        value.clear();
+        Ok(found)
     }
 
     /// Requests the metadata of the value of `key`.
@@ -242,11 +231,8 @@ impl Bucket {
         options.extensions.insert(IsListing);
         let path = self.full(prefix);
         let path = (!path.is_root()).then(|| format!("{}/", path.as_str()));
-        let page = self
-            .client
-            .list_paginated(path.as_deref(), options)
-            .await
-            .map_err(|e| failed(&e))?;
+        let page = self.client.list_paginated(path.as_deref(), options);
+        let page = page.await.map_err(failed)?;
         let objects = page.result.objects;
         let prefixes = page.result.common_prefixes;
         let are_names_removed = page.result.extensions.get::<NamesRemoved>().is_some();
@@ -281,10 +267,10 @@ impl Bucket {
             {
                 Ok(None)
             }
-            Err(e) => match request_error_of(&e).and_then(RequestError::status) {
+            Err(e) => match status_of(&e) {
                 Some(410) => Ok(None),
                 None if matches!(e, object_store::Error::NotFound { .. }) => Ok(None),
-                _ => Err(failed(&e)),
+                _ => Err(failed(e)),
             },
         }
     }
@@ -296,15 +282,16 @@ impl Bucket {
     /// Returns the version of a value: its entity tag or, if the server sends none, date and size.
     /// Generations are not used, since not all answers and listings have them.
     fn version_of(&self, meta: &ObjectMeta) -> Version {
-        // a missing date is 1970
-        let has_date = meta.last_modified.timestamp_millis() != 0;
-        let dated = || {
-            has_date.then(|| Version::Tag(format!("{}, {} bytes", meta.last_modified, meta.size)))
+        let stated = match &meta.e_tag {
+            Some(tag) => Some(tag_version(tag)),
+            // a missing date is 1970
+            None if meta.last_modified.timestamp_millis() == 0 => None,
+            None => Some(Version::Tag(format!(
+                "{}, {} bytes",
+                meta.last_modified, meta.size
+            ))),
         };
-        self.versions.version(
-            meta.e_tag.as_deref().map(tag_version).or_else(dated),
-            meta.size,
-        )
+        self.versions.version(stated, meta.size)
     }
 
     /// Returns the key within the bucket.
@@ -330,10 +317,9 @@ impl Bucket {
 
 /// Returns whether an Azure blob marks a directory, as in containers with a hierarchical namespace.
 fn is_directory(attributes: &Attributes) -> bool {
-    let says = |value: &str| value.eq_ignore_ascii_case("true");
     attributes
         .get(&Attribute::Metadata("hdi_isfolder".into()))
-        .is_some_and(|value| says(value))
+        .is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
 /// Returns the version for an entity tag. Azure omits the quotes in listings.
@@ -346,27 +332,37 @@ pub(super) fn tag_version(tag: &str) -> Version {
 }
 
 /// Finds the failed request among the sources of an error of `object_store`.
-pub(super) fn request_error_of<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> Option<&'a RequestError> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(failure) = error.downcast_ref() {
-            return Some(failure);
-        }
-        next = error.source();
-    }
-    None
+pub(super) fn request_error_of(error: &object_store::Error) -> Option<&RequestError> {
+    find(error)
+}
+
+/// Returns the status of the answer that an error of `object_store` is about.
+pub(super) fn status_of(error: &object_store::Error) -> Option<u16> {
+    request_error_of(error)?.status()
 }
 
 /// Converts an error of `object_store`.
-pub(super) fn failed(error: &object_store::Error) -> Error {
-    match (request_error_of(error), error) {
+pub(super) fn failed(error: object_store::Error) -> Error {
+    match (request_error_of(&error), &error) {
         (Some(failure), _) => failure.clone().into_error(),
         (None, object_store::Error::NotFound { .. }) => Error::not_found("no such key or bucket"),
         (None, object_store::Error::InvalidPath { source }) => Error::invalid(source.to_string()),
-        (None, _) => Error::io(line_of(error)),
+        (None, _) => Error::io(line_of(&error)),
     }
+}
+
+/// Returns the version that a server has given to a value that was put.
+pub(super) fn version_of_put(put: object_store::Result<PutResult>) -> Result<Version> {
+    match put.map_err(failed)?.e_tag {
+        Some(tag) => Ok(tag_version(&tag)),
+        None => Err(Error::io("the server returns no entity tag")),
+    }
+}
+
+/// Moves the body of an answer into `value`.
+async fn take_body(found: GetResult, value: &mut Vec<u8>) -> Result<()> {
+    *value = Vec::from(found.bytes().await.map_err(failed)?);
+    Ok(())
 }
 
 /// Returns the innermost cause of an error on one line. The outer ones show URLs, which may hold

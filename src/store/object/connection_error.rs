@@ -8,7 +8,7 @@ use rustls::{AlertDescription, CertificateError};
 use std::env;
 use std::error::Error;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Variables that name the certificates of trusted issuers.
 const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
@@ -58,14 +58,14 @@ fn proxy_for(url: &Url) -> Option<String> {
 /// Returns why `https://` cannot work: a variable names certificates that cannot be read, or the
 /// system has none.
 pub(super) fn lack_of_certificates(is_any_loaded: bool) -> Option<String> {
-    let named = CERTIFICATES
-        .into_iter()
-        .filter_map(|name| Some((name, PathBuf::from(env::var_os(name)?))));
-    let lacks = |(name, path): (&str, PathBuf)| {
-        let why = lack_of(&path)?;
-        Some(format!("{name}={}: {why}", path.display()))
-    };
-    let lacking: Vec<_> = named.filter_map(lacks).collect();
+    let mut lacking = Vec::new();
+    for name in CERTIFICATES {
+        if let Some(path) = env::var_os(name)
+            && let Some(why) = lack_of(Path::new(&path))
+        {
+            lacking.push(format!("{name}={}: {why}", path.display()));
+        }
+    }
     if !lacking.is_empty() {
         Some(lacking.join(", "))
     } else if is_any_loaded {
@@ -93,14 +93,11 @@ fn lack_of(path: &Path) -> Option<String> {
 /// succeed.
 fn refusal(error: &rustls::Error, certificates: Option<&str>) -> Option<String> {
     use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage, PeerIncompatible};
-    let unknown = || {
-        match certificates {
-        Some(lack) => format!("the certificate of the server cannot be checked: {lack}"),
-        None => "the issuer of the server's certificate is unknown; SSL_CERT_FILE can name a file with it".to_string(),
-    }
-    };
     Some(match error {
-        InvalidCertificate(CertificateError::UnknownIssuer) => unknown(),
+        InvalidCertificate(CertificateError::UnknownIssuer) => match certificates {
+            Some(lack) => format!("the certificate of the server cannot be checked: {lack}"),
+            None => "the issuer of the server's certificate is unknown; SSL_CERT_FILE can name a file with it".to_string(),
+        },
         InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             "the server's certificate has expired, or the clock of this machine is wrong"
                 .to_string()
@@ -129,7 +126,7 @@ fn may_pass(alert: AlertDescription) -> bool {
 
 /// Finds an error among the sources of another one, also in those of the standard library, which
 /// hide theirs.
-fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+pub(super) fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {
@@ -148,11 +145,14 @@ fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
 
 /// Returns an error with its causes on one line, without URLs, which may hold signatures.
 pub(super) fn text_of(error: &reqwest::Error) -> String {
-    let mut line = match () {
-        () if error.is_connect() => "can't connect".to_string(),
-        () if error.is_body() || error.is_decode() => "the answer breaks off".to_string(),
-        () => "the request failed".to_string(),
+    let what = if error.is_connect() {
+        "can't connect"
+    } else if error.is_body() || error.is_decode() {
+        "the answer breaks off"
+    } else {
+        "the request failed"
     };
+    let mut line = what.to_string();
     let mut source = Error::source(error);
     while let Some(cause) = source {
         let text = cause.to_string();

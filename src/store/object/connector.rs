@@ -1,7 +1,7 @@
 //! Adapts the transport to `object_store`, whose clients of S3, Google and Azure send their
 //! requests through it.
 
-use super::answer_headers::{content_range, text};
+use super::answer_headers::text;
 use super::page_filter;
 use super::request_error::{Cause, RequestError, is_metadata_service, refused};
 use super::transport::{ServerAnswer, ServerRequest, Transport};
@@ -33,23 +33,27 @@ const METADATA: Duration = Duration::from_secs(2);
 /// store without credentials would wait for it.
 const METADATA_PAUSE: Duration = Duration::from_secs(10);
 
-/// Request extension: the maximum size of the value in bytes.
-#[derive(Clone, Copy)]
-pub(super) struct ValueLimit(pub u64);
-
-/// Request extension: memory for the value.
-#[derive(Clone, Default)]
-pub(super) struct ValueBuffer(Arc<Mutex<Vec<u8>>>);
+/// Request extension: the answer is a value.
+#[derive(Clone)]
+pub(super) struct ValueBuffer {
+    /// Maximum size of the value in bytes.
+    limit: u64,
+    /// Memory for the value.
+    memory: Arc<Mutex<Vec<u8>>>,
+}
 
 impl ValueBuffer {
     /// Creates an extension with the memory of `value`.
-    pub fn new(value: &mut Vec<u8>) -> Self {
-        ValueBuffer(Arc::new(Mutex::new(std::mem::take(value))))
+    pub fn new(limit: u64, value: &mut Vec<u8>) -> Self {
+        ValueBuffer {
+            limit,
+            memory: Arc::new(Mutex::new(std::mem::take(value))),
+        }
     }
 
     /// Returns the memory, unless the answer took it.
     pub fn take(&self) -> Vec<u8> {
-        std::mem::take(&mut lock(&self.0))
+        std::mem::take(&mut lock(&self.memory))
     }
 
     /// Returns the memory for the answer to a request.
@@ -63,7 +67,7 @@ impl ValueBuffer {
 
     /// Gives back memory that the answer to a request did not need.
     fn restore(request: &HttpRequest, memory: Vec<u8>) {
-        if let Some(ValueBuffer(buffer)) = request.extensions().get() {
+        if let Some(ValueBuffer { memory: buffer, .. }) = request.extensions().get() {
             *lock(buffer) = memory;
         }
     }
@@ -86,7 +90,7 @@ pub(super) struct WasRetried(pub Arc<AtomicBool>);
 pub(super) struct Connector {
     pub transport: Arc<Transport>,
     /// The bucket or container, for messages.
-    bucket: String,
+    pub bucket: String,
     /// When the metadata service failed last, without an answer since. The lock protects the time
     /// alone.
     metadata_failed: Arc<Mutex<Option<Instant>>>,
@@ -155,11 +159,6 @@ impl Connector {
         }
     }
 
-    /// Returns the name of the bucket or container.
-    pub fn bucket(&self) -> &str {
-        &self.bucket
-    }
-
     /// Sends a request to the metadata service, which answers at once or not at all.
     pub async fn ask_metadata(
         &self,
@@ -167,13 +166,13 @@ impl Connector {
         request: &ServerRequest,
         body: &mut Vec<u8>,
     ) -> Result<ServerAnswer, RequestError> {
-        let silent = || RequestError::new(&request.method, url, Cause::TimedOut(METADATA), 1);
+        let silent = RequestError::new(&request.method, url, Cause::TimedOut(METADATA), 1);
         if lock(&self.metadata_failed).is_some_and(|at| at.elapsed() < METADATA_PAUSE) {
-            return Err(silent());
+            return Err(silent);
         }
         let answer = timeout(METADATA, self.transport.send(request, body))
             .await
-            .unwrap_or_else(|_| Err(silent()));
+            .unwrap_or(Err(silent));
         *lock(&self.metadata_failed) = answer.is_err().then(Instant::now);
         answer
     }
@@ -189,6 +188,8 @@ impl Connector {
     ) -> Result<ServerAnswer, RequestError> {
         let is_read = [Method::GET, Method::HEAD].contains(request.method());
         let range = bounded_range(request);
+        let extensions = request.extensions();
+        let value: Option<&ValueBuffer> = extensions.get();
         let mut headers = request.headers().clone();
         if range.is_some() {
             headers.remove(RANGE); // the transport adds it
@@ -198,16 +199,12 @@ impl Connector {
             url: url.clone(),
             headers,
             body: (!is_read).then(|| request.body().clone()),
-            limit: request
-                .extensions()
-                .get()
-                .map_or(MAX_ANSWER, |ValueLimit(limit)| *limit),
+            limit: value.map_or(MAX_ANSWER, |value| value.limit),
             range,
             region,
         };
         // a zone, an emulator or a key file of Google may name another host than the options
-        let extensions = request.extensions();
-        if (extensions.get::<IsListing>().is_some() || extensions.get::<ValueLimit>().is_some())
+        if (extensions.get::<IsListing>().is_some() || value.is_some())
             && let Some(host) = url.host_str()
         {
             self.transport.add_host(host);
@@ -218,7 +215,7 @@ impl Connector {
             self.transport.send(&sent, body).await
         };
         let answer = answer.inspect_err(|_| ValueBuffer::restore(request, std::mem::take(body)))?;
-        if let Some(WasRetried(noted)) = request.extensions().get() {
+        if let Some(WasRetried(noted)) = extensions.get() {
             noted.store(answer.tries > 1, Ordering::Relaxed);
         }
         Ok(answer)
@@ -236,23 +233,10 @@ impl Connector {
             let said = body.clone();
             ValueBuffer::restore(request, std::mem::replace(&mut body, said));
         }
-        let has_session = request.headers().contains_key("x-amz-security-token");
-        let failed = |cause| {
-            Err(RequestError::new(request.method(), url, cause, 1).with_session(has_session))
-        };
-        if names_missing_bucket(answer.status, &body) {
-            return failed(Cause::NoBucket(self.bucket.clone()));
-        }
-        if is_handled_here(answer.status) {
-            return failed(refused(
-                answer.status,
-                &answer.headers,
-                said(&body),
-                SystemTime::now(),
-            ));
-        }
-        if let Some(what) = wrong_answer(request, &answer) {
-            return failed(Cause::Wrong(what));
+        if let Some(cause) = self.failure_in(request, &answer, &body) {
+            let mut failure = RequestError::new(request.method(), url, cause, 1);
+            failure.may_have_expired = request.headers().contains_key("x-amz-security-token");
+            return Err(failure);
         }
         let mut are_names_removed = false;
         if request.extensions().get::<IsListing>().is_some()
@@ -277,6 +261,32 @@ impl Connector {
         }
         Ok(response)
     }
+
+    /// Returns why an answer is a failure. The clients of `object_store` turn 304, 404, 409 and 412
+    /// into errors themselves.
+    fn failure_in(
+        &self,
+        request: &HttpRequest,
+        answer: &ServerAnswer,
+        body: &[u8],
+    ) -> Option<Cause> {
+        let ServerAnswer {
+            status, headers, ..
+        } = answer;
+        let is_put = request.extensions().get::<WasRetried>().is_some();
+        if names_missing_bucket(*status, body) {
+            Some(Cause::NoBucket(self.bucket.clone()))
+        } else if status.as_u16() >= 300 && !matches!(status.as_u16(), 304 | 404 | 409 | 412) {
+            Some(refused(*status, headers, said(body), SystemTime::now()))
+        } else if status.is_success() && is_put && !headers.contains_key(ETAG) {
+            // `object_store` would report the stored value as a failure
+            Some(Cause::Wrong(
+                "the server has stored the value, but states no version of it (ETag), so it cannot be written safely",
+            ))
+        } else {
+            None
+        }
+    }
 }
 
 /// Returns the range of a request for bytes from a first to a last one.
@@ -286,36 +296,6 @@ fn bounded_range(request: &HttpRequest) -> Option<Range<u64>> {
         .split_once('-')?;
     let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
     Some(first..last.checked_add(1).filter(|end| *end > first)?)
-}
-
-/// Returns why a success is not an answer to its request. `object_store` would report it without
-/// the URL, and a stored value as a failure.
-fn wrong_answer(request: &HttpRequest, answer: &ServerAnswer) -> Option<&'static str> {
-    if !answer.status.is_success() {
-        return None;
-    }
-    if let Some(wanted) = bounded_range(request).filter(|_| request.method() == Method::GET) {
-        let stated = content_range(&answer.headers);
-        let is_wanted = stated.is_some_and(|stated| {
-            stated
-                .size
-                .zip(stated.range)
-                .is_some_and(|(size, range)| range == (wanted.start..wanted.end.min(size)))
-        });
-        return (!is_wanted).then_some(
-            "the server sends another part of the value than requested, or not its size",
-        );
-    }
-    let is_put = request.extensions().get::<WasRetried>().is_some();
-    (is_put && !answer.headers.contains_key(ETAG)).then_some(
-        "the server has stored the value, but states no version of it (ETag), so it cannot be written safely",
-    )
-}
-
-/// Returns whether this module turns a status into an error. The clients of `object_store` do so
-/// for 304, 404, 409 and 412.
-fn is_handled_here(status: StatusCode) -> bool {
-    !matches!(status.as_u16(), 304 | 404 | 409 | 412) && status.as_u16() >= 300
 }
 
 /// Returns whether an answer says that the bucket is missing. An answer to HEAD has no body, so it

@@ -3,16 +3,14 @@
 
 use super::cloud::{Bucket, ListingPage, PageKind};
 use super::listing_progress::ListingProgress;
-use super::runtime;
+use super::runtime::{self, RemoteTask};
 use super::store_url::Cloud;
 use crate::error::{Error, Result};
 use crate::store::{Entry, EntryKind, FirstNames, Key, Reach, ValuePage};
 use crate::util::memory::lock;
-use object_store::ObjectMeta;
 use object_store::path::Path;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use tokio::task::JoinHandle;
 
 /// An iterator over the names of one level.
 pub(super) struct BucketListing {
@@ -24,9 +22,8 @@ pub(super) struct BucketListing {
     /// beginning of the next one.
     values: Vec<Entry>,
     ready: VecDeque<Entry>,
-    next: Option<JoinHandle<Result<ListingPage>>>,
+    next: Option<RemoteTask<ListingPage>>,
     progress: ListingProgress,
-    failed: bool,
     /// The error to return after the names before it.
     error: Option<Error>,
     /// Reach of a listing that ends after one page; `None` for a listing of all pages.
@@ -42,7 +39,7 @@ impl BucketListing {
     pub fn begin(bucket: Arc<Bucket>, prefix: &Key) -> Result<Self> {
         let mut names = Self::new(bucket, prefix);
         names.request_page(None)?;
-        let mut is_empty = !names.read_page()?;
+        let mut is_empty = true;
         // a server may return pages without names before the first name
         while is_empty && names.next.is_some() {
             is_empty = !names.read_page()?;
@@ -62,7 +59,6 @@ impl BucketListing {
             ready: VecDeque::new(),
             next: None,
             progress: ListingProgress::default(),
-            failed: false,
             error: None,
             reach: None,
         }
@@ -90,21 +86,14 @@ impl BucketListing {
         }
     }
 
-    /// Returns the reach of a page that is not the last one. Pages that are not sorted, such as
-    /// those of S3's directory buckets, show nothing of missing names; neither do Azure's, which
-    /// may be sorted otherwise.
-    fn reach_of(&self, page: &ListingPage) -> Reach {
-        let values: Vec<String> = page
-            .objects
-            .iter()
-            .filter_map(|meta| self.name(&meta.location))
-            .collect();
-        let prefixes: Vec<String> = page
-            .prefixes
-            .iter()
-            .filter_map(|path| Some(self.name(path)? + "/"))
-            .collect();
-        match values.iter().max().max(prefixes.iter().max()) {
+    /// Returns the reach of a page that is not the last one: its values, and then its prefixes.
+    /// Pages that are not sorted, such as those of S3's directory buckets, show nothing of missing
+    /// names; neither do Azure's, which may be sorted otherwise.
+    fn reach_of(&self, entries: &[Entry]) -> Reach {
+        let names: Vec<String> = entries.iter().map(sorted_name).collect();
+        let count = entries.partition_point(|entry| entry.kind == EntryKind::Value);
+        let (values, prefixes) = names.split_at(count);
+        match names.iter().max() {
             Some(last)
                 if self.bucket.cloud != Cloud::Azure
                     && values.is_sorted()
@@ -120,10 +109,9 @@ impl BucketListing {
     fn request_page(&mut self, token: Option<String>) -> Result<()> {
         let bucket = self.bucket.clone();
         let prefix = self.prefix.clone();
-        self.next = Some(
-            runtime::handle()?
-                .spawn(async move { bucket.page(&prefix, token, PageKind::OneLevel(None)).await }),
-        );
+        self.next = Some(RemoteTask::spawn(async move {
+            bucket.page(&prefix, token, PageKind::OneLevel(None)).await
+        })?);
         Ok(())
     }
 
@@ -133,67 +121,44 @@ impl BucketListing {
         let Some(next) = self.next.take() else {
             return Ok(false);
         };
-        let page = runtime::block_on(async {
-            next.await.unwrap_or_else(|e| Err(runtime::interrupted(&e)))
-        })?;
-        let reach = if page.next.is_some() {
-            self.reach_of(&page)
-        } else {
-            Reach::All
-        };
-        let ListingPage {
-            objects,
-            prefixes,
-            is_empty,
-            next,
-        } = page;
-        let objects = objects
-            .iter()
-            .filter_map(|meta| Some((self.name(&meta.location)?, Some(meta))));
-        let mut all: Vec<_> = objects
-            .chain(
-                prefixes
-                    .iter()
-                    .filter_map(|path| Some((self.name(path)?, None))),
-            )
-            .collect();
-        self.progress
-            .after(next.as_deref(), !all.is_empty(), self.bucket.timeout)?;
-        match &mut self.reach {
-            Some(reached) => *reached = reach,
-            None if next.is_some() => self.request_page(next)?,
-            None => {}
-        }
-        all.sort_by_cached_key(|(name, meta)| {
-            if meta.is_some() {
-                name.clone()
-            } else {
-                format!("{name}/")
+        let page = next.wait()?;
+        let mut entries = Vec::new();
+        for meta in &page.objects {
+            if let Some(name) = self.name(&meta.location) {
+                entries.push(Entry::of_stat(name, self.bucket.stat_of(meta)));
             }
-        });
-        for (name, meta) in all {
-            let entry = match meta {
-                Some(meta) => Entry::of_stat(name, self.bucket.stat_of(meta)),
-                None => Entry::new(name, EntryKind::Prefix),
-            };
+        }
+        for path in &page.prefixes {
+            if let Some(name) = self.name(path) {
+                entries.push(Entry::new(name, EntryKind::Prefix));
+            }
+        }
+        let has_names = !entries.is_empty();
+        self.progress
+            .after(page.next.as_deref(), has_names, self.bucket.timeout)?;
+        if self.reach.is_none() {
+            if page.next.is_some() {
+                self.request_page(page.next)?;
+            }
+        } else if page.next.is_some() {
+            self.reach = Some(self.reach_of(&entries));
+        }
+        entries.sort_by_cached_key(sorted_name);
+        for entry in entries {
             self.add(entry);
         }
-        Ok(!is_empty)
+        Ok(!page.is_empty)
     }
 
     /// Adds an entry. A value waits until no prefix of its name can follow. An empty one marks a
     /// directory, and is left out if the prefix exists.
     fn add(&mut self, entry: Entry) {
         self.created.remove(&entry.name);
-        let sorted = if entry.kind == EntryKind::Prefix {
-            format!("{}/", entry.name)
-        } else {
-            entry.name.clone()
-        };
-        let is_before = |value: &mut Entry| {
-            !sorted.starts_with(&value.name) || format!("{}/", value.name) < sorted
-        };
-        while let Some(value) = self.values.pop_if(is_before) {
+        let sorted = sorted_name(&entry);
+        while let Some(value) = self
+            .values
+            .pop_if(|value| !sorted.starts_with(&value.name) || format!("{}/", value.name) < sorted)
+        {
             self.ready.push_back(value);
         }
         if entry.kind == EntryKind::Value {
@@ -235,28 +200,29 @@ impl Iterator for BucketListing {
             if let Some(e) = self.error.take() {
                 return Some(Err(e));
             }
-            if self.failed {
-                return None;
-            }
-            if self.next.is_none() && !self.values.is_empty() {
-                self.ready.extend(std::mem::take(&mut self.values));
-            } else if self.next.is_none() {
+            if self.next.is_none() && self.values.is_empty() {
                 let name = self.created.pop_first()?;
                 return Some(Ok(Entry::new(name, EntryKind::Prefix)));
-            } else if let Err(e) = self.read_page() {
-                // the names that follow are unknown, so the caller must not take this for the end
-                (self.failed, self.error) = (true, Some(e));
-                self.ready.extend(std::mem::take(&mut self.values));
             }
+            if self.next.is_some() {
+                let Err(e) = self.read_page() else {
+                    continue;
+                };
+                // the names that follow are unknown, so the caller must not take this for the end
+                self.error = Some(e);
+                self.created.clear();
+            }
+            self.ready.extend(self.values.drain(..));
         }
     }
 }
 
-impl Drop for BucketListing {
-    fn drop(&mut self) {
-        if let Some(next) = &self.next {
-            next.abort();
-        }
+/// Returns what a server sorts an entry by.
+fn sorted_name(entry: &Entry) -> String {
+    if entry.kind == EntryKind::Prefix {
+        format!("{}/", entry.name)
+    } else {
+        entry.name.clone()
     }
 }
 
@@ -298,16 +264,17 @@ impl ValueListing {
         )?;
         self.next = page.next.map(Some);
         let full = self.bucket.full(&self.prefix);
-        let value = |meta: &ObjectMeta| {
+        let mut values = Vec::new();
+        for meta in &page.objects {
             let mut names = meta.location.as_ref().split('/');
-            let key = names
-                .try_fold(Key::root(), |key, name| key.child(name))
-                .ok()?
-                .relative_to(&full)?;
-            Some((self.prefix.join_key(&key), self.bucket.stat_of(meta)))
-        };
+            if let Ok(key) = names.try_fold(Key::root(), |key, name| key.child(name))
+                && let Some(key) = key.relative_to(&full)
+            {
+                values.push((self.prefix.join_key(&key), self.bucket.stat_of(meta)));
+            }
+        }
         Ok(ValuePage {
-            values: page.objects.iter().filter_map(value).collect(),
+            values,
             is_last: self.next.is_none(),
         })
     }

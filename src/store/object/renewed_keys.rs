@@ -86,6 +86,7 @@ enum Validity {
 }
 
 /// Keys in use, and their source.
+#[derive(Clone)]
 pub(super) struct RenewedKeys(Arc<Shared>);
 
 struct Shared {

@@ -14,19 +14,12 @@ use std::time::{Duration, SystemTime};
 pub(super) enum Cause {
     /// No connection.
     Unreachable(String),
-    /// A broken connection.
+    /// A broken connection, or a body that was shorter or longer than announced.
     Broken(String),
     /// No data arrived for this long.
     TimedOut(Duration),
     /// A temporary failure of the server, with the pause that it asks for.
     Busy(StatusCode, Option<Duration>),
-    /// The body was shorter or longer than announced.
-    Short {
-        /// Number of bytes received.
-        received: u64,
-        /// Number of bytes announced.
-        wanted: u64,
-    },
     /// The value exceeds its limit.
     TooLarge {
         /// Announced size in bytes.
@@ -34,8 +27,6 @@ pub(super) enum Cause {
         /// Maximum size in bytes.
         limit: u64,
     },
-    /// Too many redirects.
-    Redirects,
     /// A connection that no retry can make: a certificate, a protocol or a proxy.
     Unusable(String),
     /// An answer that violates HTTP or the request.
@@ -54,15 +45,16 @@ pub(super) enum Cause {
 }
 
 impl Cause {
+    /// Returns the cause for a body of another length than announced.
+    pub fn short(received: u64, wanted: u64) -> Self {
+        Cause::Broken(format!("received {received} bytes instead of {wanted}"))
+    }
+
     /// Returns whether a retry may succeed.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
-            Cause::Unreachable(_)
-                | Cause::Broken(_)
-                | Cause::TimedOut(_)
-                | Cause::Busy(..)
-                | Cause::Short { .. }
+            Cause::Unreachable(_) | Cause::Broken(_) | Cause::TimedOut(_) | Cause::Busy(..)
         )
     }
 
@@ -70,14 +62,15 @@ impl Cause {
     pub fn outcome(&self) -> ServerOutcome {
         match self {
             Cause::Unreachable(_) | Cause::Unusable(_) => ServerOutcome::Unreachable,
-            Cause::Broken(_) | Cause::Short { .. } => ServerOutcome::Broken,
+            Cause::Broken(_) => ServerOutcome::Broken,
             Cause::TimedOut(_) => ServerOutcome::TimedOut,
             Cause::Busy(status, _) | Cause::Status(status, _) | Cause::Clock(status, ..) => {
                 ServerOutcome::of_status(status.as_u16())
             }
             Cause::NoBucket(_) => ServerOutcome::of_status(404),
-            Cause::TooLarge { .. } | Cause::Redirects | Cause::Wrong(_) => ServerOutcome::Invalid,
-            Cause::System(_) | Cause::Credentials(_) => ServerOutcome::Invalid,
+            Cause::TooLarge { .. } | Cause::Wrong(_) | Cause::System(_) | Cause::Credentials(_) => {
+                ServerOutcome::Invalid
+            }
         }
     }
 
@@ -100,9 +93,6 @@ impl fmt::Display for Cause {
                 write!(f, "no data for {:.1} s (--timeout)", time.as_secs_f32())
             }
             Cause::Busy(status, _) => write!(f, "the server answers {status}"),
-            Cause::Short { received, wanted } => {
-                write!(f, "received {received} bytes instead of {wanted}")
-            }
             Cause::TooLarge {
                 size: Some(size),
                 limit,
@@ -112,33 +102,28 @@ impl fmt::Display for Cause {
             Cause::TooLarge { size: None, limit } => {
                 write!(f, "more than the {limit} bytes it may have")
             }
-            Cause::Redirects => f.write_str("too many redirects"),
             Cause::Wrong(text) => f.write_str(text),
-            Cause::Status(status, said) if said.is_empty() => {
-                write!(f, "the server answers {status}")
-            }
-            Cause::Status(status, said) => write!(f, "the server answers {status}: {said}"),
+            Cause::Status(status, said) => f.write_str(&answered(*status, said)),
             Cause::Clock(status, said, difference) => {
+                let minutes = difference.map_or(String::new(), |difference| {
+                    format!(" by {} min", difference.as_secs() / 60)
+                });
+                let answered = answered(*status, said);
                 write!(
                     f,
-                    "the server answers {status}{}{said}",
-                    if said.is_empty() { "" } else { ": " }
-                )?;
-                match difference {
-                    Some(difference) => {
-                        write!(
-                            f,
-                            "; the clock of this machine is wrong by {} min, set it",
-                            difference.as_secs() / 60
-                        )
-                    }
-                    None => f.write_str("; the clock of this machine is wrong, set it"),
-                }
+                    "{answered}; the clock of this machine is wrong{minutes}, set it"
+                )
             }
             Cause::NoBucket(bucket) => write!(f, "the server has no bucket {bucket}"),
             Cause::Credentials(error) | Cause::System(error) => error.fmt(f),
         }
     }
+}
+
+/// Returns what a server answers, with its explanation.
+fn answered(status: StatusCode, said: &str) -> String {
+    let colon = if said.is_empty() { "" } else { ": " };
+    format!("the server answers {status}{colon}{said}")
 }
 
 /// A request that failed for good.
@@ -150,7 +135,7 @@ pub(super) struct RequestError {
     cause: Cause,
     tries: u32,
     /// Whether the request had credentials that expire.
-    may_have_expired: bool,
+    pub may_have_expired: bool,
 }
 
 impl RequestError {
@@ -162,14 +147,6 @@ impl RequestError {
             cause,
             tries,
             may_have_expired: false,
-        }
-    }
-
-    /// Records that the request had credentials that expire.
-    pub fn with_session(self, may_have_expired: bool) -> Self {
-        RequestError {
-            may_have_expired,
-            ..self
         }
     }
 
@@ -266,7 +243,7 @@ const MAX_SKEW: Duration = Duration::from_secs(5 * 60);
 
 /// Returns whether a server has refused credentials because they have expired. `said` begins with
 /// the code of its answer.
-pub(super) fn is_expired(said: &str) -> bool {
+fn is_expired(said: &str) -> bool {
     EXPIRED.contains(&code_of(said))
 }
 
@@ -294,9 +271,11 @@ pub(super) fn refused(
         .get(DATE)
         .and_then(|date| DateTime::parse_from_rfc2822(date.to_str().ok()?).ok());
     let difference = date
-        .map(SystemTime::from)
-        .map(|date| now.duration_since(date).unwrap_or_else(|e| e.duration()));
-    let difference = difference.filter(|difference| *difference >= MAX_SKEW);
+        .map(|date| {
+            now.duration_since(date.into())
+                .unwrap_or_else(|e| e.duration())
+        })
+        .filter(|difference| *difference >= MAX_SKEW);
     let may_be_clock = [400, 401, 403].contains(&status.as_u16()) && difference.is_some();
     if may_be_clock || code_of(&said) == TOO_SKEWED {
         Cause::Clock(status, said, difference)

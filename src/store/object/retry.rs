@@ -11,29 +11,15 @@ const FIRST: Duration = Duration::from_millis(100);
 /// Maximum pause.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The pauses between the attempts of one request.
-#[derive(Default)]
-pub(super) struct Backoff {
-    pauses: u32,
-}
-
-impl Backoff {
-    /// Returns the number of failed attempts.
-    pub fn tries(&self) -> u32 {
-        self.pauses
-    }
-
-    /// Returns the pause before the next attempt. It is random, so that clients that failed
-    /// together do not retry together. It is at least as long as the server asks for, if that is at
-    /// most twice [`LONGEST`].
-    pub fn next(&mut self, after: Option<Duration>) -> Duration {
-        let pause = FIRST.saturating_mul(1 << self.pauses.min(16)).min(LONGEST);
-        self.pauses += 1;
-        // between half and one and a half of the nominal pause
-        let random = RandomState::new().hash_one(self.pauses) % 1000;
-        let pause = pause.mul_f64(0.5 + random as f64 / 1000.0);
-        pause.max(after.unwrap_or_default().min(2 * LONGEST))
-    }
+/// Returns the pause after the attempt with this number, from 1. It is random, so that clients that
+/// failed together do not retry together. It is at least as long as the server asks for, if that is
+/// at most twice [`LONGEST`].
+pub(super) fn pause(tries: u32, after: Option<Duration>) -> Duration {
+    let pause = FIRST.saturating_mul(1 << (tries - 1).min(16)).min(LONGEST);
+    // between half and one and a half of the nominal pause
+    let random = RandomState::new().hash_one(tries) % 1000;
+    let pause = pause.mul_f64(0.5 + random as f64 / 1000.0);
+    pause.max(after.unwrap_or_default().min(2 * LONGEST))
 }
 
 /// Returns whether a status is a temporary failure: 408, 429 and some of 5xx.
@@ -60,10 +46,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_differ() {
-        let pauses = || -> Vec<Duration> {
-            let mut backoff = Backoff::default();
-            (0..12).map(|_| backoff.next(None)).collect()
-        };
+        let pauses = || -> Vec<Duration> { (1..=12).map(|tries| pause(tries, None)).collect() };
         let a = pauses();
         let b = pauses();
         for (n, pause) in a.iter().enumerate() {
@@ -78,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_server_may_ask_for_a_longer_pause_within_reason() {
-        let asked = |seconds| Backoff::default().next(Some(Duration::from_secs(seconds)));
+        let asked = |seconds| pause(1, Some(Duration::from_secs(seconds)));
         assert_eq!(
             (asked(2), asked(100_000)),
             (Duration::from_secs(2), 2 * LONGEST)

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use std::future::Future;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::{JoinError, JoinHandle};
 
 /// Number of threads for sockets and TLS. Callers wait in their own threads.
 const THREADS: usize = 2;
@@ -16,7 +17,7 @@ static RUNTIME: OnceLock<std::result::Result<Runtime, String>> = OnceLock::new()
 /// # Errors
 ///
 /// EAGAIN if the system cannot start its threads.
-pub(super) fn handle() -> Result<&'static Handle> {
+fn handle() -> Result<&'static Handle> {
     let made = RUNTIME.get_or_init(|| {
         let mut builder = Builder::new_multi_thread();
         builder
@@ -42,11 +43,33 @@ where
     T: Send + 'static,
     W: Future<Output = (Result<T>, Vec<u8>)> + Send + 'static,
 {
-    let handle = handle()?;
-    let work = handle.spawn(request(std::mem::take(value)));
-    let (result, memory) = handle.block_on(work).map_err(|e| interrupted(&e))?;
+    let request = request(std::mem::take(value));
+    let (result, memory) = RemoteTask::spawn(async { Ok(request.await) })?.wait()?;
     *value = memory;
     result
+}
+
+/// Work of the runtime, which is aborted when this is dropped.
+pub(super) struct RemoteTask<T>(JoinHandle<Result<T>>);
+
+impl<T: Send + 'static> RemoteTask<T> {
+    /// Starts `work`.
+    pub fn spawn(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<Self> {
+        Ok(RemoteTask(handle()?.spawn(work)))
+    }
+}
+
+impl<T> RemoteTask<T> {
+    /// Waits for the result in the calling thread, which must not belong to the runtime.
+    pub fn wait(mut self) -> Result<T> {
+        handle()?.block_on(&mut self.0).map_err(interrupted)?
+    }
+}
+
+impl<T> Drop for RemoteTask<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Runs `work` to completion in the calling thread, which must not belong to the runtime.
@@ -55,6 +78,6 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 /// Returns the error for a task that panicked or was aborted.
-pub(super) fn interrupted(error: &tokio::task::JoinError) -> Error {
+pub(super) fn interrupted(error: JoinError) -> Error {
     Error::system(libc::EIO).context(format!("a request was aborted: {error}"))
 }

@@ -36,15 +36,14 @@ const MAX_REGION: usize = 64;
 /// A connector that signs requests. The clients of `object_store` sign with a placeholder, which it
 /// replaces.
 #[derive(Clone)]
-pub(super) struct Signer(Arc<SignerState>);
-
-struct SignerState {
+pub(super) struct Signer {
     connector: Connector,
     /// `None` if requests are not signed.
-    credentials: Option<RenewedKeys>,
+    keys: Option<RenewedKeys>,
     /// The region in the URLs of requests.
     first_region: String,
-    region: Mutex<String>,
+    /// The region of the bucket, as far as it is known. The lock protects the name alone.
+    region: Arc<Mutex<String>>,
 }
 
 impl std::fmt::Debug for Signer {
@@ -68,13 +67,14 @@ impl HttpService for Signer {
 }
 
 impl Signer {
-    pub fn new(connector: Connector, credentials: Option<RenewedKeys>, region: String) -> Self {
-        Signer(Arc::new(SignerState {
+    /// Creates a connector that signs with `keys` for a region.
+    pub fn new(connector: Connector, keys: Option<RenewedKeys>, region: String) -> Self {
+        Signer {
             connector,
-            credentials,
+            keys,
             first_region: region.clone(),
-            region: Mutex::new(region),
-        }))
+            region: Arc::new(Mutex::new(region)),
+        }
     }
 
     /// Returns the placeholder with which the clients of `object_store` sign requests.
@@ -92,28 +92,24 @@ impl Signer {
         mut url: Url,
         request: &mut HttpRequest,
     ) -> Result<HttpResponse, RequestError> {
-        let state = &self.0;
-        let mut credential = match &state.credentials {
-            Some(credentials) => Some(
-                credentials
-                    .current()
-                    .await
-                    .map_err(|e| unsigned(request, &url, e))?,
-            ),
+        let mut credential = match &self.keys {
+            Some(keys) => {
+                let current = keys.current().await;
+                Some(current.map_err(|e| unsigned(request, &url, e))?)
+            }
             None => None,
         };
         let mut may_move = true;
         let mut may_renew = true;
         let mut body = ValueBuffer::of(request);
         loop {
-            let region = lock(&state.region).clone();
-            state
-                .enter(&region, &mut url, request)
+            let region = lock(&self.region).clone();
+            self.enter(&region, &mut url, request)
                 .map_err(|e| unsigned(request, &url, e))?;
             if let Some(credential) = &credential {
                 sign(request, credential, &region).map_err(|e| unsigned(request, &url, e))?;
             }
-            let answer = state
+            let answer = self
                 .connector
                 .exchange(&url, request, Some(region.clone()), &mut body)
                 .await?;
@@ -121,29 +117,29 @@ impl Signer {
                 may_move = false;
                 log::info!(
                     "the bucket {} is in the region {other}, not in {region}",
-                    state.connector.bucket()
+                    self.connector.bucket
                 );
-                *lock(&state.region) = other;
+                *lock(&self.region) = other;
                 continue;
             }
-            if let (Some(credentials), Some(used)) = (&state.credentials, &credential) {
-                match refusal(&answer, &body) {
-                    Some(refusal) if may_renew => {
-                        if let Some(other) = credentials.instead_of(used, refusal).await {
-                            (may_renew, credential) = (false, Some(other));
-                            continue;
-                        }
-                    }
-                    None if !may_renew => credentials.record_use(),
-                    _ => {}
+            if let (Some(keys), Some(used)) = (&self.keys, &credential) {
+                let refusal = refusal(&answer, &body);
+                if may_renew
+                    && let Some(refusal) = refusal
+                    && let Some(other) = keys.instead_of(used, refusal).await
+                {
+                    may_renew = false;
+                    credential = Some(other);
+                    continue;
+                }
+                if !may_renew && refusal.is_none() {
+                    keys.record_use();
                 }
             }
-            return state.connector.response(&url, request, answer, body);
+            return self.connector.response(&url, request, answer, body);
         }
     }
-}
 
-impl SignerState {
     /// Addresses a request to the provider's host of a region. Other servers have one host for all.
     fn enter(&self, region: &str, url: &mut Url, request: &mut HttpRequest) -> Result<(), Error> {
         let Some(own) = url.host_str().filter(|_| region != self.first_region) else {

@@ -1,12 +1,12 @@
 //! HTTP requests with retries. An answer is complete or an error. This module does not know stores,
 //! and leaves the meaning of a status to its callers.
 
-use super::answer_headers::{content_range_of, is_part, length, part_of, text};
+use super::answer_headers::{content_range_of, is_part, length, part_of, size_of_part, text};
 use super::connection_error::{cause_of, lack_of_certificates, refusal_of_proxy, text_of};
 use super::outage::Outage;
 use super::request_error::{Cause, RequestError};
 use super::request_log::{self, Attempt};
-use super::retry::{self, Backoff};
+use super::retry;
 use super::store_url;
 use crate::error::Error;
 use crate::stats::{ServerOperation, ServerOutcome, Stats};
@@ -19,13 +19,13 @@ use reqwest::header::{
     IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LOCATION, RANGE,
     TRANSFER_ENCODING, USER_AGENT,
 };
-use reqwest::{Body, Client, Method, Response, StatusCode, Url, Version};
+use reqwest::{Body, Client, ClientBuilder, Method, Response, StatusCode, Url, Version};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 /// Headers that a redirect to another origin may carry, since they select the right answer. Any
 /// other header may be a secret: credentials, session tokens, encryption keys of objects.
@@ -80,7 +80,8 @@ pub(super) struct ServerRequest {
     /// Maximum size of the body of the answer, in bytes.
     pub limit: u64,
     /// The requested range. If the server sends the whole value instead, only its bytes are kept,
-    /// and the answer is changed to that of a server that supports ranges.
+    /// and the answer is changed to that of a server that supports ranges. An answer with another
+    /// part, or without the size of the value, is an error.
     pub range: Option<Range<u64>>,
     /// Region of the bucket. A redirect that names another region is returned as an answer, since a
     /// signature is valid in one region only.
@@ -99,6 +100,13 @@ impl ServerRequest {
             range: None,
             region: None,
         }
+    }
+
+    /// Returns the size of the body in bytes.
+    fn sent(&self) -> usize {
+        self.body
+            .as_ref()
+            .map_or(0, HttpRequestBody::content_length)
     }
 
     /// Creates a request for a range of a value, which must not be empty.
@@ -150,20 +158,11 @@ impl Transport {
     ) -> crate::error::Result<Self> {
         // an error means that a provider is installed already
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let builder = || {
-            Client::builder()
-                .user_agent(concat!("zarrfs/", env!("CARGO_PKG_VERSION")))
-                // redirects are followed here, since not every header may be sent to their target
-                .redirect(reqwest::redirect::Policy::none())
-                .retry(reqwest::retry::never())
-                .connect_timeout(CONNECT.min(timeout))
-                .http1_only()
-        };
-        let client = builder().build();
+        let client = client_builder(timeout).build();
         let certificates = lack_of_certificates(client.is_ok());
         // without certificates, http:// still works
         let client = client
-            .or_else(|_| builder().tls_certs_only([]).build())
+            .or_else(|_| client_builder(timeout).tls_certs_only([]).build())
             .map_err(|e| Error::unsupported(text_of(&e)))?;
         Ok(Transport {
             client,
@@ -208,49 +207,48 @@ impl Transport {
         body: &mut Vec<u8>,
     ) -> Result<ServerAnswer, RequestError> {
         let deadline = Instant::now() + self.timeout;
-        let mut backoff = Backoff::default();
+        let mut tries = 0;
         let mut probe = None;
         if self.is_of_store(request) {
             let admitted = self.outage.admit(self.first_wait(request)).await;
-            probe = admitted.map_err(|cause| {
-                self.failed(RequestError::new(&request.method, &request.url, cause, 0))
-            })?;
+            probe = admitted.map_err(|cause| self.failed(request, cause, 0))?;
         }
         loop {
-            let tries = backoff.tries() + 1;
+            tries += 1;
             let started = Instant::now();
             let limit = probe.as_ref().map_or(self.timeout, |probe| probe.limit);
-            let outcome =
-                timeout_at(deadline.min(started + limit), self.try_once(request, body)).await;
+            let left = deadline.saturating_duration_since(started);
+            let outcome = timeout(limit.min(left), self.try_once(request, body)).await;
             let outcome = outcome.unwrap_or(Err(Cause::TimedOut(limit)));
             Attempt {
                 method: &request.method,
                 url: &request.url,
                 range: request.range.as_ref(),
-                sent: request
-                    .body
-                    .as_ref()
-                    .map_or(0, HttpRequestBody::content_length),
-                outcome: outcome.as_ref().map(|answer| (answer.status, body.len())),
+                sent: request.sent(),
+                outcome: outcome.as_ref().map(|(status, _)| (*status, body.len())),
                 time: started.elapsed(),
                 tries,
             }
             .log();
             let cause = match outcome {
-                Ok(answer) => {
-                    self.record_answer(request, &answer, started);
-                    return Ok(ServerAnswer { tries, ..answer });
+                Ok((status, headers)) => {
+                    self.record_answer(request, status, started);
+                    return Ok(ServerAnswer {
+                        tries,
+                        status,
+                        headers,
+                    });
                 }
                 Err(cause) => cause,
             };
             let left = deadline.saturating_duration_since(Instant::now());
-            let pause = match (backoff.next(cause.retry_after()), cause.retry_after()) {
+            let mut pause = retry::pause(tries, cause.retry_after());
+            if cause.retry_after().is_none() && left > LAST {
                 // the last attempts use the time that is left
-                (pause, None) if left > LAST => pause.min(left / 2),
-                (pause, _) => pause,
-            };
+                pause = pause.min(left / 2);
+            }
             // another request may have been answered meanwhile
-            if !self.outage.is_given_up(std::time::Instant::now()) {
+            if !self.outage.is_given_up(Instant::now()) {
                 probe = None;
             }
             let retries = if probe.is_some() { 0 } else { self.retries };
@@ -258,12 +256,7 @@ impl Transport {
                 !cause.may_pass() || tries > retries || Instant::now() + pause >= deadline;
             self.record_failure(request, &cause, started, is_last);
             if is_last {
-                return Err(self.failed(RequestError::new(
-                    &request.method,
-                    &request.url,
-                    cause,
-                    tries,
-                )));
+                return Err(self.failed(request, cause, tries));
             }
             self.stats.request_retries.add(1);
             tokio::time::sleep(pause).await;
@@ -271,23 +264,16 @@ impl Transport {
     }
 
     /// Counts an attempt that began at `began` and got an answer.
-    fn record_answer(&self, request: &ServerRequest, answer: &ServerAnswer, began: Instant) {
-        let outcome = ServerOutcome::of_status(answer.status.as_u16());
-        self.stats
-            .server_requests
-            .record(operation(request), outcome, began.elapsed());
-        if answer.status.is_success() {
-            self.stats.bytes_sent.add(
-                request
-                    .body
-                    .as_ref()
-                    .map_or(0, |body| body.content_length() as u64),
-            );
+    fn record_answer(&self, request: &ServerRequest, status: StatusCode, began: Instant) {
+        let outcome = ServerOutcome::of_status(status.as_u16());
+        let requests = &self.stats.server_requests;
+        requests.record(operation(request), outcome, began.elapsed());
+        if status.is_success() {
+            self.stats.bytes_sent.add(request.sent() as u64);
         }
-        if !self.is_of_store(request) {
-            return;
-        }
-        if let Some(line) = self.outage.answered(std::time::Instant::now()) {
+        if self.is_of_store(request)
+            && let Some(line) = self.outage.answered(Instant::now())
+        {
             log::warn!("{}: {line}", request.url.origin().ascii_serialization());
         }
     }
@@ -300,14 +286,12 @@ impl Transport {
         began: Instant,
         is_last: bool,
     ) {
-        self.stats
-            .server_requests
-            .record(operation(request), cause.outcome(), began.elapsed());
+        let requests = &self.stats.server_requests;
+        requests.record(operation(request), cause.outcome(), began.elapsed());
         if !cause.may_pass() || !self.is_of_store(request) {
             return;
         }
-        let now = std::time::Instant::now();
-        if let Some(line) = self.outage.failed(cause, began.into_std(), now, is_last) {
+        if let Some(line) = self.outage.failed(cause, began, Instant::now(), is_last) {
             let next = if is_last {
                 String::new()
             } else {
@@ -324,7 +308,8 @@ impl Transport {
     }
 
     /// Counts a request that failed for good.
-    fn failed(&self, e: RequestError) -> RequestError {
+    fn failed(&self, request: &ServerRequest, cause: Cause, tries: u32) -> RequestError {
+        let e = RequestError::new(&request.method, &request.url, cause, tries);
         self.stats.request_failures.add(1);
         self.stats.record_error(e.to_string());
         e
@@ -335,7 +320,7 @@ impl Transport {
         &self,
         request: &ServerRequest,
         body: &mut Vec<u8>,
-    ) -> Result<ServerAnswer, Cause> {
+    ) -> Result<(StatusCode, HeaderMap), Cause> {
         let _permit = if self.is_closing.load(Ordering::Relaxed) {
             self.new_connections.acquire().await.ok()
         } else {
@@ -352,7 +337,7 @@ impl Transport {
                 None => return self.receive(request, response, body).await,
             }
         }
-        Err(Cause::Redirects)
+        Err(Cause::Wrong("too many redirects"))
     }
 
     /// Checks that a redirect leads where requests may be sent.
@@ -374,11 +359,11 @@ impl Transport {
     async fn exchange(&self, request: &ServerRequest, url: &Url) -> Result<Response, Cause> {
         let mut outgoing = reqwest::Request::new(request.method.clone(), url.clone());
         *outgoing.headers_mut() = request.headers.clone();
-        if let Some(range) = &request.range {
-            let range = HeaderValue::try_from(format!("bytes={}-{}", range.start, range.end - 1));
-            range
-                .into_iter()
-                .for_each(|range| drop(outgoing.headers_mut().insert(RANGE, range)));
+        if let Some(range) = &request.range
+            && let Ok(range) =
+                HeaderValue::try_from(format!("bytes={}-{}", range.start, range.end - 1))
+        {
+            outgoing.headers_mut().insert(RANGE, range);
         }
         // a compressed body would not be the value
         outgoing
@@ -387,12 +372,10 @@ impl Transport {
             .or_insert(HeaderValue::from_static("identity"));
         if url.origin() != request.url.origin() {
             let headers = std::mem::take(outgoing.headers_mut());
-            let harmless = headers
-                .into_iter()
-                .filter_map(|(name, value)| Some((name?, value)));
-            outgoing
-                .headers_mut()
-                .extend(harmless.filter(|(name, _)| HARMLESS.contains(name)));
+            let harmless = HARMLESS
+                .iter()
+                .filter_map(|name| Some((name.clone(), headers.get(name)?.clone())));
+            outgoing.headers_mut().extend(harmless);
         } else if url.host_str().is_some_and(|host| self.is_own(host)) {
             outgoing.headers_mut().extend(self.headers.clone());
         }
@@ -428,7 +411,7 @@ impl Transport {
         request: &ServerRequest,
         mut response: Response,
         body: &mut Vec<u8>,
-    ) -> Result<ServerAnswer, Cause> {
+    ) -> Result<(StatusCode, HeaderMap), Cause> {
         body.clear();
         let mut status = response.status();
         let mut headers = std::mem::take(response.headers_mut());
@@ -436,11 +419,7 @@ impl Transport {
             return Err(Cause::Busy(status, retry::after(&headers)));
         }
         if request.method == Method::HEAD {
-            return Ok(ServerAnswer {
-                tries: 1,
-                status,
-                headers,
-            });
+            return Ok((status, headers));
         }
         let length = length(&headers);
         if status.is_success()
@@ -456,8 +435,9 @@ impl Transport {
         if status == StatusCode::OK && has_range && is_part(&headers, request.range.as_ref())? {
             status = StatusCode::PARTIAL_CONTENT;
         }
-        let kept = request.range.as_ref().filter(|_| status == StatusCode::OK);
-        if kept.is_some_and(|range| range.end > MAX_SKIPPED) {
+        // the server sends the whole value instead
+        let kept = request.range.clone().filter(|_| status == StatusCode::OK);
+        if kept.as_ref().is_some_and(|range| range.end > MAX_SKIPPED) {
             return Err(Cause::Wrong(
                 "the server does not support ranges, and this one is too far into the value to be read from its start",
             ));
@@ -467,15 +447,13 @@ impl Transport {
             None if status.is_success() => request.limit,
             None => MAX_ERROR,
         };
-        let wanted = kept.is_some();
-        let kept = kept.cloned().unwrap_or(0..u64::MAX);
+        let part = kept.clone().unwrap_or(0..u64::MAX);
         let received = self
-            .receive_body(&mut response, length, limit, kept.clone(), body)
+            .receive_body(&mut response, length, limit, part, body)
             .await?;
         // without the size of the value, the answer stays as it is
-        if let Some(size) = length
-            .or((received < kept.end).then_some(received))
-            .filter(|_| wanted)
+        if let Some(kept) = kept
+            && let Some(size) = length.or((received < kept.end).then_some(received))
         {
             let part = kept.start..kept.start + body.len() as u64;
             status = if part.is_empty() {
@@ -483,9 +461,9 @@ impl Transport {
             } else {
                 StatusCode::PARTIAL_CONTENT
             };
-            content_range_of(part, size)
-                .into_iter()
-                .for_each(|part| drop(headers.insert(CONTENT_RANGE, part)));
+            if let Some(part) = content_range_of(part, size) {
+                headers.insert(CONTENT_RANGE, part);
+            }
         }
         let part = part_of(status, &headers, body.len() as u64)?;
         // some servers return an empty part for a range after the end
@@ -493,13 +471,16 @@ impl Transport {
             status = StatusCode::RANGE_NOT_SATISFIABLE;
         }
         if status.is_success() {
+            if let Some(wanted) = &request.range
+                && size_of_part(&headers, wanted).is_none()
+            {
+                return Err(Cause::Wrong(
+                    "the server sends another part of the value than requested, or not its size",
+                ));
+            }
             self.stats.bytes_received.add(received);
         }
-        Ok(ServerAnswer {
-            tries: 1,
-            status,
-            headers,
-        })
+        Ok((status, headers))
     }
 
     /// Receives the bytes of the body that are in `kept` into the empty `body`, and no more after
@@ -541,7 +522,7 @@ impl Transport {
             received += len;
         }
         match wanted {
-            Some(wanted) if received < wanted => Err(Cause::Short { received, wanted }),
+            Some(wanted) if received < wanted => Err(Cause::short(received, wanted)),
             _ => Ok(received),
         }
     }
@@ -560,6 +541,16 @@ impl Transport {
     }
 }
 
+fn client_builder(timeout: Duration) -> ClientBuilder {
+    Client::builder()
+        .user_agent(concat!("zarrfs/", env!("CARGO_PKG_VERSION")))
+        // redirects are followed here, since not every header may be sent to their target
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .connect_timeout(CONNECT.min(timeout))
+        .http1_only()
+}
+
 /// Returns the target of a redirect to follow. A redirect from `a` to `a/` says that `a` is a
 /// directory, and is not followed.
 fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<Url> {
@@ -568,7 +559,9 @@ fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<U
         return None;
     }
     let region = text(response.headers(), &BUCKET_REGION);
-    if request.region.is_some() && region.is_some() && region != request.region.as_deref() {
+    if let (Some(own), Some(other)) = (&request.region, region)
+        && own != other
+    {
         return None;
     }
     let next = url.join(text(response.headers(), &LOCATION)?).ok()?;
@@ -587,21 +580,20 @@ fn is_directory_of(next: &Url, url: &Url) -> bool {
 
 /// Returns what a request asks for.
 fn operation(request: &ServerRequest) -> ServerOperation {
-    // S3 and Google list by `list-type`, Azure lists by `comp`
-    let is_listing = || {
-        request
-            .url
-            .query_pairs()
-            .any(|(name, value)| name == "list-type" || name == "comp" && value == "list")
-    };
     match request.method {
-        Method::GET if is_listing() => ServerOperation::List,
+        Method::GET if is_listing(&request.url) => ServerOperation::List,
         Method::GET => ServerOperation::Get,
         Method::HEAD => ServerOperation::Head,
         Method::PUT => ServerOperation::Put,
         Method::DELETE => ServerOperation::Delete,
         _ => ServerOperation::Post,
     }
+}
+
+/// Returns whether a URL asks for names. S3 and Google list by `list-type`, Azure lists by `comp`.
+fn is_listing(url: &Url) -> bool {
+    url.query_pairs()
+        .any(|(name, value)| name == "list-type" || name == "comp" && value == "list")
 }
 
 /// Returns whether a method changes nothing, by RFC 9110, 9.2.1.

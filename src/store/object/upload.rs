@@ -1,7 +1,8 @@
 //! Uploads of values in parts, which the server assembles: for values that do not fit into memory.
 
-use super::cloud::{Bucket, failed, tag_version};
-use crate::error::{Error, Result};
+use super::ServedStore;
+use super::cloud::{Bucket, failed, version_of_put};
+use crate::error::Result;
 use crate::store::{Key, Replaces, ValuePiece, Version};
 use crate::util::memory;
 use object_store::{MultipartUpload, PutMultipartOptions};
@@ -22,11 +23,9 @@ impl Bucket {
         let path = self.path(key)?;
         // for a part that is being assembled, and one that is being sent
         let _memory = memory::take(2 * PART)?;
-        let begun = self
-            .client
-            .put_multipart_opts(&path, PutMultipartOptions::default())
-            .await;
-        let mut upload = begun.map_err(|e| failed(&e))?;
+        let options = PutMultipartOptions::default();
+        let begun = self.client.put_multipart_opts(&path, options).await;
+        let mut upload = begun.map_err(failed)?;
         let put = self.upload(key, pieces, replaces, &mut *upload).await;
         if !matches!(put, Ok(Some(_))) {
             // otherwise the server keeps the parts
@@ -62,21 +61,17 @@ impl Bucket {
                 (at, done) = (at + len as u64, done + len as u64);
                 if part.len() == PART {
                     let full = std::mem::replace(&mut part, new_part(total - done));
-                    upload.put_part(full.into()).await.map_err(|e| failed(&e))?;
+                    upload.put_part(full.into()).await.map_err(failed)?;
                 }
             }
         }
         if !part.is_empty() {
-            upload.put_part(part.into()).await.map_err(|e| failed(&e))?;
+            upload.put_part(part.into()).await.map_err(failed)?;
         }
         if !self.satisfies(key, replaces).await? {
             return Ok(None);
         }
-        let put = upload.complete().await.map_err(|e| failed(&e))?;
-        let tag = put
-            .e_tag
-            .ok_or_else(|| Error::io("the server returns no entity tag"))?;
-        Ok(Some(tag_version(&tag)))
+        version_of_put(upload.complete().await).map(Some)
     }
 
     /// Appends `len` bytes of a piece, from its byte `at` on. Returns false if the old value was

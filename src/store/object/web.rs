@@ -1,14 +1,15 @@
 //! A read-only store below a URL of a web server: GET reads values, HEAD returns their metadata. A
 //! web server cannot list names.
 
-use super::EndOfValue;
 use super::answer_headers::{content_range, length, text};
 use super::request_error::{Cause, RequestError};
 use super::stated_versions::StatedVersions;
 use super::store_url;
 use super::transport::{ServerAnswer, ServerRequest, Transport};
+use super::{EndOfValue, ServedStore};
 use crate::error::{Error, Kind, Result};
 use crate::store::{EntryKind, Key, Stat, Version};
+use async_trait::async_trait;
 use chrono::DateTime;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{
@@ -41,71 +42,46 @@ enum Found {
     Neither(Error),
 }
 
-impl Web {
-    pub fn new(
-        transport: Arc<Transport>,
-        base: Url,
-        versions: StatedVersions,
-        forbidden_is_missing: bool,
-    ) -> Self {
-        Web {
-            transport,
-            base,
-            versions,
-            forbidden_is_missing,
-            lacks_ends: AtomicBool::new(false),
-        }
-    }
-
-    /// Reads the value of `key` into `value`.
-    pub async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+#[async_trait]
+impl ServedStore for Web {
+    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let request = ServerRequest {
             limit,
             ..ServerRequest::new(Method::GET, self.url(key))
         };
         let answer = self.send(&request, value).await?;
-        match self.found(key, &request, &answer)? {
-            Found::Value if answer.status == StatusCode::OK => {
-                Ok(Some(self.version(&answer.headers, value.len() as u64)))
-            }
-            Found::Value => Err(invalid_answer(
-                &request,
-                "with a part of the value instead of the whole",
-            )),
-            Found::Neither(e) => Err(e),
-            Found::Nothing | Found::Directory => {
-                value.clear();
-                Ok(None)
-            }
+        if !self.has_value(key, &request, &answer)? {
+            value.clear();
+            return Ok(None);
         }
+        if answer.status != StatusCode::OK {
+            let what = "with a part of the value instead of the whole";
+            return Err(invalid_answer(&request, what));
+        }
+        Ok(Some(self.version(&answer.headers, value.len() as u64)))
     }
 
-    /// Reads the bytes of `range`, which is not empty, into `value`.
-    pub async fn get_range(
+    async fn get_range(
         &self,
         key: &Key,
         range: Range<u64>,
         value: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
-        let request = ServerRequest::for_range(self.url(key), range.clone());
+        let request = ServerRequest::for_range(self.url(key), range);
         let answer = self.send(&request, value).await?;
         if answer.status == StatusCode::RANGE_NOT_SATISFIABLE {
             // the range begins after the end of the value
             value.clear();
-            return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value));
+            return self.stat_value(key).await;
         }
-        match self.found(key, &request, &answer)? {
-            Found::Value => self.part(&request, &answer, range).map(Some),
-            Found::Neither(e) => Err(e),
-            Found::Nothing | Found::Directory => {
-                value.clear();
-                Ok(None)
-            }
+        if !self.has_value(key, &request, &answer)? {
+            value.clear();
+            return Ok(None);
         }
+        Ok(Some(self.stat_of_part(&answer)))
     }
 
-    /// Reads the last `len` bytes of a value into `value`.
-    pub async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
+    async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
         if len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
             return Ok(EndOfValue::Unsupported);
         }
@@ -124,57 +100,23 @@ impl Web {
             }
             answer => answer.map_err(RequestError::into_error)?,
         };
-        if [
-            StatusCode::RANGE_NOT_SATISFIABLE,
-            StatusCode::NOT_IMPLEMENTED,
-        ]
-        .contains(&answer.status)
-        {
-            self.lacks_ends.fetch_or(
-                answer.status == StatusCode::NOT_IMPLEMENTED,
-                Ordering::Relaxed,
-            );
+        if matches!(answer.status.as_u16(), 416 | 501) {
+            // 416 is also the answer for an empty value
+            self.lacks_ends
+                .fetch_or(answer.status == 501, Ordering::Relaxed);
             return Ok(EndOfValue::Unsupported);
         }
-        match self.found(key, &request, &answer)? {
-            Found::Nothing | Found::Directory => Ok(EndOfValue::Nothing),
-            Found::Neither(e) => Err(e),
-            Found::Value => {
-                let end = self.end_of(&answer, value.len() as u64, len);
-                self.lacks_ends
-                    .fetch_or(matches!(end, EndOfValue::Unsupported), Ordering::Relaxed);
-                Ok(end)
-            }
+        if !self.has_value(key, &request, &answer)? {
+            return Ok(EndOfValue::Nothing);
         }
+        let end = self.end_of(&answer, value.len() as u64, len);
+        self.lacks_ends
+            .fetch_or(matches!(end, EndOfValue::Unsupported), Ordering::Relaxed);
+        Ok(end)
     }
 
-    /// Returns the metadata of a value, and checks that an answer has the bytes of `range`.
-    fn part(
-        &self,
-        request: &ServerRequest,
-        answer: &ServerAnswer,
-        range: Range<u64>,
-    ) -> Result<Stat> {
-        let stated =
-            content_range(&answer.headers).and_then(|stated| Some((stated.range?, stated.size?)));
-        let Some((received, size)) = stated else {
-            return Err(invalid_answer(
-                request,
-                "with a part of a value without its size",
-            ));
-        };
-        if received != (range.start..range.end.min(size)) {
-            return Err(invalid_answer(
-                request,
-                "with another part of the value than requested",
-            ));
-        }
-        Ok(self.stat_of(&answer.headers, size))
-    }
-
-    /// Returns the metadata of `key`. The root is always a prefix; another key is one only if the
-    /// server says so.
-    pub async fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+    /// A key other than the root is a prefix only if the server says so.
+    async fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         if key.is_root() {
             return Ok(Some(Stat::prefix()));
         }
@@ -195,6 +137,36 @@ impl Web {
         }
     }
 
+    async fn stat_value(&self, key: &Key) -> Result<Option<Stat>> {
+        let found = self.stat(key).await?;
+        Ok(found.filter(|stat| stat.kind == EntryKind::Value))
+    }
+}
+
+impl Web {
+    /// Creates a store below `base`.
+    pub fn new(
+        transport: Arc<Transport>,
+        base: Url,
+        versions: StatedVersions,
+        forbidden_is_missing: bool,
+    ) -> Self {
+        Web {
+            transport,
+            base,
+            versions,
+            forbidden_is_missing,
+            lacks_ends: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the metadata of a value, of which an answer has a part.
+    fn stat_of_part(&self, answer: &ServerAnswer) -> Stat {
+        // the transport returns no part without the size of its value
+        let size = content_range(&answer.headers).and_then(|stated| stated.size);
+        self.stat_of(&answer.headers, size.unwrap_or_default())
+    }
+
     async fn stat_by_get(&self, key: &Key) -> Result<Option<Stat>> {
         let request = ServerRequest::for_range(self.url(key), 0..1);
         let mut first = Vec::new();
@@ -206,7 +178,7 @@ impl Web {
         match self.found(key, &request, &answer)? {
             Found::Nothing => Ok(None),
             Found::Directory => Ok(Some(Stat::prefix())),
-            Found::Value => self.part(&request, &answer, 0..1).map(Some),
+            Found::Value => Ok(Some(self.stat_of_part(&answer))),
             Found::Neither(e) => Err(Error::new(Kind::NotAValue, e.message())),
         }
     }
@@ -216,6 +188,15 @@ impl Web {
             .send(request, body)
             .await
             .map_err(RequestError::into_error)
+    }
+
+    /// Returns whether a value was requested and received.
+    fn has_value(&self, key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<bool> {
+        match self.found(key, request, answer)? {
+            Found::Value => Ok(true),
+            Found::Nothing | Found::Directory => Ok(false),
+            Found::Neither(e) => Err(e),
+        }
     }
 
     fn found(&self, key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<Found> {
@@ -270,10 +251,8 @@ impl Web {
         let size = match answer.status {
             StatusCode::OK => Some(received),
             _ => content_range(headers).and_then(|stated| {
-                let range = stated.range?;
                 let size = stated.size?;
-                (range == (size.saturating_sub(len)..size) && range.end - range.start == received)
-                    .then_some(size)
+                (stated.range? == (size.saturating_sub(len)..size)).then_some(size)
             }),
         };
         size.map_or(EndOfValue::Unsupported, |size| {
@@ -290,8 +269,10 @@ impl Web {
 
     /// Returns the version of a value: the entity tag, or else the date and size.
     fn version(&self, headers: &HeaderMap, size: u64) -> Version {
-        let dated = || text(headers, &LAST_MODIFIED).map(|date| format!("{date}, {size} bytes"));
-        let stated = text(headers, &ETAG).map(str::to_string).or_else(dated);
+        let stated = match text(headers, &ETAG) {
+            Some(tag) => Some(tag.to_string()),
+            None => text(headers, &LAST_MODIFIED).map(|date| format!("{date}, {size} bytes")),
+        };
         self.versions.version(stated.map(Version::Tag), size)
     }
 

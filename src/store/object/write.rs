@@ -1,10 +1,10 @@
 //! Writing to a bucket: conditional puts of whole values, removal, and renames by copies on the
 //! server. Servers have no prefixes, so empty ones are kept in memory.
 
-use super::cloud::{Bucket, PageKind, failed, request_error_of, tag_version};
+use super::ServedStore;
+use super::cloud::{Bucket, PageKind, failed, status_of, tag_version, version_of_put};
 use super::connector::WasRetried;
 use super::listing_progress::ListingProgress;
-use super::request_error::RequestError;
 use super::runtime::interrupted;
 use super::store_url::Cloud;
 use crate::error::{Error, Result};
@@ -46,28 +46,16 @@ impl Bucket {
         options.extensions.insert(was_retried.clone());
         let payload = PutPayload::from(value.to_vec());
         let mut put = self.client.put_opts(&path, payload.clone(), options).await;
-        if is_conditional
-            && put
-                .as_ref()
-                .is_err_and(|e| request_error_of(e).and_then(RequestError::status) == Some(501))
-        {
+        if is_conditional && put.as_ref().is_err_and(|e| status_of(e) == Some(501)) {
             if !self.lacks_conditions.swap(true, Ordering::Relaxed) {
                 log::warn!(
                     "the server does not support conditional puts; concurrent changes by others may be lost"
                 );
             }
-            put = self
-                .client
-                .put_opts(&path, payload, PutMode::Overwrite.into())
-                .await;
+            let options = PutMode::Overwrite.into();
+            put = self.client.put_opts(&path, payload, options).await;
         }
         match put {
-            Ok(put) => {
-                let tag = put
-                    .e_tag
-                    .ok_or_else(|| Error::io("the server returns no entity tag"))?;
-                Ok(Some(tag_version(&tag)))
-            }
             Err(e) if is_conditional && is_refused(&e) => {
                 if was_retried.0.load(Ordering::Relaxed) {
                     // the first attempt may have succeeded although its answer was lost
@@ -76,7 +64,7 @@ impl Bucket {
                     Ok(None)
                 }
             }
-            Err(e) => Err(failed(&e)),
+            put => version_of_put(put).map(Some),
         }
     }
 
@@ -199,14 +187,9 @@ impl Bucket {
         }
         let from_path = self.path(from)?;
         let to_path = self.path(to)?;
-        self.client
-            .copy(&from_path, &to_path)
-            .await
-            .map_err(|e| failed(&e))?;
-        self.client
-            .delete(&from_path)
-            .await
-            .map_err(|e| failed(&e))?;
+        let copied = self.client.copy(&from_path, &to_path).await;
+        copied.map_err(failed)?;
+        self.client.delete(&from_path).await.map_err(failed)?;
         self.record_prefix(&from.parent());
         Ok(())
     }
@@ -223,23 +206,16 @@ impl Bucket {
             }
         }
         let copies = moves.iter().cloned().map(RenameStep::Copy);
-        if let Err(e) = self.run_steps(copies.collect()).await {
+        if let Err(e) = self.run_steps(copies).await {
             // nothing existed at the target, so all values there are copies
-            let copied = moves
-                .into_iter()
-                .map(|(_, target)| RenameStep::Delete(target));
-            if let Err(e) = self.run_steps(copied.collect()).await {
+            let copied = moves.into_iter().map(|(_, copy)| copy);
+            if let Err(e) = self.run_steps(copied.map(RenameStep::Delete)).await {
                 log::warn!("{to}: copies remain from a failed rename: {e}");
             }
             return Err(e);
         }
-        self.run_steps(
-            moves
-                .into_iter()
-                .map(|(path, _)| RenameStep::Delete(path))
-                .collect(),
-        )
-        .await?;
+        let moved = moves.into_iter().map(|(path, _)| path);
+        self.run_steps(moved.map(RenameStep::Delete)).await?;
         let mut created = lock(&self.created);
         let moved = created
             .iter()
@@ -273,33 +249,36 @@ impl Bucket {
     }
 
     /// Executes all steps, several at a time. After a failure no further step is started.
-    async fn run_steps(self: &Arc<Self>, changes: Vec<RenameStep>) -> Result<()> {
+    async fn run_steps(
+        self: &Arc<Self>,
+        mut steps: impl Iterator<Item = RenameStep>,
+    ) -> Result<()> {
         let mut in_flight = JoinSet::new();
-        let mut changes = changes.into_iter();
         let mut outcome = Ok(());
         loop {
-            while in_flight.len() < RENAME_CONCURRENCY && outcome.is_ok() {
-                let Some(change) = changes.next() else { break };
+            while in_flight.len() < RENAME_CONCURRENCY
+                && outcome.is_ok()
+                && let Some(step) = steps.next()
+            {
                 let bucket = self.clone();
-                in_flight.spawn(async move { bucket.change(change).await });
+                in_flight.spawn(async move { bucket.run_step(step).await });
             }
             match in_flight.join_next().await {
                 None => return outcome,
-                Some(done) => outcome = outcome.and(done.unwrap_or_else(|e| Err(interrupted(&e)))),
+                Some(done) => outcome = outcome.and(done.unwrap_or_else(|e| Err(interrupted(e)))),
             }
         }
     }
 
-    async fn change(&self, change: RenameStep) -> Result<()> {
-        let done = match change {
+    async fn run_step(&self, step: RenameStep) -> Result<()> {
+        let done = match step {
             RenameStep::Copy((from, to)) => self.client.copy(&from, &to).await,
             RenameStep::Delete(path) => self.client.delete(&path).await,
         };
         match done {
             // another process has removed it, or it is the marker of a directory
             Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(e) => Err(failed(&e)),
-            Ok(()) => Ok(()),
+            done => done.map_err(failed),
         }
     }
 }
@@ -313,9 +292,8 @@ enum RenameStep {
 /// Returns whether the server refused a put because of its condition.
 fn is_refused(error: &object_store::Error) -> bool {
     use object_store::Error::{AlreadyExists, NotModified, Precondition};
-    let status = request_error_of(error).and_then(RequestError::status);
     matches!(
         error,
         AlreadyExists { .. } | Precondition { .. } | NotModified { .. }
-    ) || matches!(status, Some(409 | 412))
+    ) || matches!(status_of(error), Some(409 | 412))
 }
