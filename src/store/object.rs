@@ -48,7 +48,7 @@ use runtime::RemoteTask;
 use stated_versions::StatedVersions;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use store_url::{Cloud, StoreUrl};
 use web::Web;
@@ -63,6 +63,8 @@ pub struct ObjectStore {
     server: Arc<dyn ServedStore>,
     /// The server, if it can be written.
     bucket: Option<Arc<Bucket>>,
+    /// Whether the server has shown that it does not support requests for the end of a value.
+    lacks_ends: AtomicBool,
     /// URL without secrets.
     location: String,
 }
@@ -81,7 +83,7 @@ trait ServedStore: Send + Sync {
         value: &mut Vec<u8>,
     ) -> Result<Option<Stat>>;
 
-    /// Reads the last `len` bytes of a value into `value`.
+    /// Reads the last `len` bytes of a value, at least one, into `value`.
     async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue>;
 
     /// Returns the metadata of `key`. The root is always a prefix.
@@ -95,8 +97,11 @@ trait ServedStore: Send + Sync {
 enum EndOfValue {
     Found(Stat),
     Nothing,
-    /// The server does not support such requests, so the size must be requested first.
-    Unsupported,
+    /// The server does not support this request, or `ever` such ones, so the size must be requested
+    /// first.
+    Unsupported {
+        ever: bool,
+    },
 }
 
 impl ObjectStore {
@@ -133,7 +138,6 @@ impl ObjectStore {
                     timeout: options.timeout,
                     created: Mutex::default(),
                     lacks_conditions: AtomicBool::new(false),
-                    lacks_ends: AtomicBool::new(false),
                 });
                 (bucket.clone(), Some(bucket))
             }
@@ -141,6 +145,7 @@ impl ObjectStore {
         Ok(ObjectStore {
             server,
             bucket,
+            lacks_ends: AtomicBool::new(false),
             location,
         })
     }
@@ -173,13 +178,12 @@ fn open_web(
         let _ = url.set_password(None);
     }
     let hosts = url.host_str().map(str::to_string).into_iter().collect();
-    let transport = service::transport(hosts, &options, stats)?;
-    Ok(Web::new(
-        transport,
-        url,
+    Ok(Web {
+        transport: service::transport(hosts, &options, stats)?,
+        base: url,
         versions,
-        options.forbidden_is_missing,
-    ))
+        forbidden_is_missing: options.forbidden_is_missing,
+    })
 }
 
 impl Store for ObjectStore {
@@ -204,6 +208,9 @@ impl Store for ObjectStore {
     }
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        if len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
+            return super::get_end_by_stat(self, key, len, value);
+        }
         let server = self.server.clone();
         let wanted = key.clone();
         let end = runtime::receive(value, |mut buffer| async move {
@@ -212,7 +219,10 @@ impl Store for ObjectStore {
         match end {
             EndOfValue::Found(stat) => Ok(Some(stat)),
             EndOfValue::Nothing => Ok(None),
-            EndOfValue::Unsupported => super::get_end_by_stat(self, key, len, value),
+            EndOfValue::Unsupported { ever } => {
+                self.lacks_ends.fetch_or(ever, Ordering::Relaxed);
+                super::get_end_by_stat(self, key, len, value)
+            }
         }
     }
 

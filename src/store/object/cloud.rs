@@ -24,7 +24,7 @@ use object_store::{
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -66,8 +66,6 @@ pub(super) struct Bucket {
     pub created: Mutex<BTreeSet<Key>>,
     /// Whether the server has refused a conditional put as not implemented.
     pub lacks_conditions: AtomicBool,
-    /// Whether the server has shown that it does not support requests for the end of a value.
-    pub lacks_ends: AtomicBool,
 }
 
 #[async_trait]
@@ -105,8 +103,8 @@ impl ServedStore for Bucket {
 
     /// Azure does not support such requests.
     async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
-        if self.cloud == Cloud::Azure || len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
-            return Ok(EndOfValue::Unsupported);
+        if self.cloud == Cloud::Azure {
+            return Ok(EndOfValue::Unsupported { ever: true });
         }
         let range = Some(GetRange::Suffix(len));
         let found = self.get_part(key, range, len, value).await?;
@@ -114,9 +112,8 @@ impl ServedStore for Bucket {
             && is_other_range(e)
         {
             // 416 is also the answer for an empty value
-            self.lacks_ends
-                .fetch_or(status_of(e) != Some(416), Ordering::Relaxed);
-            return Ok(EndOfValue::Unsupported);
+            let ever = status_of(e) != Some(416);
+            return Ok(EndOfValue::Unsupported { ever });
         }
         let Some(found) = self.found(found)? else {
             return Ok(EndOfValue::Nothing);
@@ -128,7 +125,7 @@ impl ServedStore for Bucket {
         Ok(if is_end {
             EndOfValue::Found(stat)
         } else {
-            EndOfValue::Unsupported
+            EndOfValue::Unsupported { ever: false }
         })
     }
 
@@ -248,13 +245,11 @@ impl Bucket {
     /// Returns whether this process created `prefix` or a prefix below it.
     pub fn is_created(&self, prefix: &Key) -> bool {
         let created = lock(&self.created);
+        // `a-b` sorts between `a` and `a/b`
         created
             .range(prefix.clone()..)
             .take_while(|key| key.as_str().starts_with(prefix.as_str()))
-            .any(|key| {
-                // `a-b` sorts between `a` and `a/b`
-                key.relative_to(prefix).is_some()
-            })
+            .any(|key| key.relative_to(prefix).is_some())
     }
 
     /// Returns the content of an answer, or `None` if it says that the key does not exist.
@@ -279,19 +274,13 @@ impl Bucket {
         Stat::value(meta.size, meta.last_modified.into(), self.version_of(meta))
     }
 
-    /// Returns the version of a value: its entity tag or, if the server sends none, date and size.
-    /// Generations are not used, since not all answers and listings have them.
+    /// Returns the version of a value. Generations are not used, since not all answers and listings
+    /// have them.
     fn version_of(&self, meta: &ObjectMeta) -> Version {
-        let stated = match &meta.e_tag {
-            Some(tag) => Some(tag_version(tag)),
-            // a missing date is 1970
-            None if meta.last_modified.timestamp_millis() == 0 => None,
-            None => Some(Version::Tag(format!(
-                "{}, {} bytes",
-                meta.last_modified, meta.size
-            ))),
-        };
-        self.versions.version(stated, meta.size)
+        let of_tag = meta.e_tag.as_deref().map(tag_version);
+        // a missing date is 1970
+        let date = Some(meta.last_modified).filter(|date| date.timestamp_millis() != 0);
+        self.versions.version(of_tag, date, meta.size)
     }
 
     /// Returns the key within the bucket.

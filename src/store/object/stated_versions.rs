@@ -5,6 +5,7 @@
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::Version;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,9 +29,16 @@ impl StatedVersions {
         }
     }
 
-    /// Returns the version of a value of `size` bytes. Reports once that a server states none.
-    pub fn version(&self, stated: Option<Version>, size: u64) -> Version {
-        stated.unwrap_or_else(|| {
+    /// Returns the version of a value of `size` bytes: that of its entity tag, or else its date and
+    /// size. Reports once that a server states neither.
+    pub fn version(
+        &self,
+        of_tag: Option<Version>,
+        date: Option<impl Display>,
+        size: u64,
+    ) -> Version {
+        let of_date = date.map(|date| Version::Tag(format!("{date}, {size} bytes")));
+        of_tag.or(of_date).unwrap_or_else(|| {
             if !self.are_missing.swap(true, Ordering::Relaxed) {
                 let what =
                     "a change during a read is noticed by the size alone, and writing is refused";

@@ -18,17 +18,15 @@ use reqwest::header::{
 use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 /// A store on a web server.
 pub(super) struct Web {
-    transport: Arc<Transport>,
-    base: Url,
-    versions: StatedVersions,
+    pub transport: Arc<Transport>,
+    /// URL of the root, without user and password.
+    pub base: Url,
+    pub versions: StatedVersions,
     pub forbidden_is_missing: bool,
-    /// Whether the server has shown that it does not support requests for the end of a value.
-    lacks_ends: AtomicBool,
 }
 
 /// The entry at a key, according to an answer.
@@ -82,37 +80,27 @@ impl ServedStore for Web {
     }
 
     async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
-        if len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
-            return Ok(EndOfValue::Unsupported);
-        }
         let mut request = ServerRequest {
             limit: len,
             ..ServerRequest::new(Method::GET, self.url(key))
         };
         let Ok(suffix) = HeaderValue::try_from(format!("bytes=-{len}")) else {
-            return Ok(EndOfValue::Unsupported);
+            return Ok(EndOfValue::Unsupported { ever: false });
         };
         request.headers.insert(RANGE, suffix);
         let answer = match self.transport.send(&request, value).await {
-            Err(e) if e.lacks_range() => {
-                self.lacks_ends.store(true, Ordering::Relaxed);
-                return Ok(EndOfValue::Unsupported);
-            }
+            Err(e) if e.lacks_range() => return Ok(EndOfValue::Unsupported { ever: true }),
             answer => answer.map_err(RequestError::into_error)?,
         };
         if matches!(answer.status.as_u16(), 416 | 501) {
             // 416 is also the answer for an empty value
-            self.lacks_ends
-                .fetch_or(answer.status == 501, Ordering::Relaxed);
-            return Ok(EndOfValue::Unsupported);
+            let ever = answer.status == 501;
+            return Ok(EndOfValue::Unsupported { ever });
         }
         if !self.has_value(key, &request, &answer)? {
             return Ok(EndOfValue::Nothing);
         }
-        let end = self.end_of(&answer, value.len() as u64, len);
-        self.lacks_ends
-            .fetch_or(matches!(end, EndOfValue::Unsupported), Ordering::Relaxed);
-        Ok(end)
+        Ok(self.end_of(&answer, value.len() as u64, len))
     }
 
     /// A key other than the root is a prefix only if the server says so.
@@ -144,22 +132,6 @@ impl ServedStore for Web {
 }
 
 impl Web {
-    /// Creates a store below `base`.
-    pub fn new(
-        transport: Arc<Transport>,
-        base: Url,
-        versions: StatedVersions,
-        forbidden_is_missing: bool,
-    ) -> Self {
-        Web {
-            transport,
-            base,
-            versions,
-            forbidden_is_missing,
-            lacks_ends: AtomicBool::new(false),
-        }
-    }
-
     /// Returns the metadata of a value, of which an answer has a part.
     fn stat_of_part(&self, answer: &ServerAnswer) -> Stat {
         // the transport returns no part without the size of its value
@@ -255,9 +227,10 @@ impl Web {
                 (stated.range? == (size.saturating_sub(len)..size)).then_some(size)
             }),
         };
-        size.map_or(EndOfValue::Unsupported, |size| {
-            EndOfValue::Found(self.stat_of(headers, size))
-        })
+        match size {
+            Some(size) => EndOfValue::Found(self.stat_of(headers, size)),
+            None => EndOfValue::Unsupported { ever: true },
+        }
     }
 
     fn stat_of(&self, headers: &HeaderMap, size: u64) -> Stat {
@@ -267,13 +240,10 @@ impl Web {
         Stat::value(size, modified, self.version(headers, size))
     }
 
-    /// Returns the version of a value: the entity tag, or else the date and size.
     fn version(&self, headers: &HeaderMap, size: u64) -> Version {
-        let stated = match text(headers, &ETAG) {
-            Some(tag) => Some(tag.to_string()),
-            None => text(headers, &LAST_MODIFIED).map(|date| format!("{date}, {size} bytes")),
-        };
-        self.versions.version(stated.map(Version::Tag), size)
+        let of_tag = text(headers, &ETAG).map(|tag| Version::Tag(tag.to_string()));
+        self.versions
+            .version(of_tag, text(headers, &LAST_MODIFIED), size)
     }
 
     /// Returns the URL of a key, with the query of the store.
