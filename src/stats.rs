@@ -228,10 +228,8 @@ impl Stats {
 
     /// Returns the messages of the recorded problems, in the order in which they were met first.
     pub fn problems(&self) -> Vec<String> {
-        lock(&self.problems)
-            .iter()
-            .map(|problem| problem.message.clone())
-            .collect()
+        let problems = self.counted_problems().into_iter();
+        problems.map(|problem| problem.message).collect()
     }
 
     /// Returns the recorded problems in the same order, each with its time and count.

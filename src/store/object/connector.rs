@@ -116,18 +116,15 @@ impl HttpService for Connector {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let url = url_of(&request)?;
         let mut body = ValueBuffer::of(&request);
-        let answer = match self.exchange(&url, &request, None, &mut body).await {
-            Ok(answer) => {
-                if let Some(expiry) = &self.key_expiry
-                    && let Some(end) = end_in(&body)
-                {
-                    *lock(expiry) = Some(end);
-                }
-                self.response(&url, &request, answer, body)
-            }
-            Err(failure) => Err(failure),
-        };
-        answer.map_err(http_error)
+        let answer = self.exchange(&url, &request, None, &mut body).await;
+        let answer = answer.map_err(http_error)?;
+        if let Some(expiry) = &self.key_expiry
+            && let Some(end) = end_in(&body)
+        {
+            *lock(expiry) = Some(end);
+        }
+        self.response(&url, &request, answer, body)
+            .map_err(http_error)
     }
 }
 
@@ -277,7 +274,7 @@ impl Connector {
         if names_missing_bucket(*status, body) {
             Some(Cause::NoBucket(self.bucket.clone()))
         } else if status.as_u16() >= 300 && !matches!(status.as_u16(), 304 | 404 | 409 | 412) {
-            Some(refused(*status, headers, said(body), SystemTime::now()))
+            Some(refused(*status, headers, said(body)))
         } else if status.is_success() && is_put && !headers.contains_key(ETAG) {
             // `object_store` would report the stored value as a failure
             Some(Cause::Wrong(
@@ -302,13 +299,8 @@ fn bounded_range(request: &HttpRequest) -> Option<Range<u64>> {
 /// cannot say this.
 fn names_missing_bucket(status: StatusCode, body: &[u8]) -> bool {
     status == 404
-        && [&b"<Code>NoSuchBucket"[..], b"<Code>ContainerNotFound"]
-            .iter()
-            .any(|code| contains(body, code))
-}
-
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
+        && element(body, "Code")
+            .is_some_and(|code| ["NoSuchBucket", "ContainerNotFound"].contains(&code.as_str()))
 }
 
 /// Extracts `<Code>` and `<Message>` from the XML body of an error of S3, Google or Azure.

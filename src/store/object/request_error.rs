@@ -260,16 +260,12 @@ pub(super) fn refusal_of(status: StatusCode, code: Option<&str>) -> Option<Refus
     }
 }
 
-/// Returns the cause for a status that is not a success. `now` is the time of this machine.
-pub(super) fn refused(
-    status: StatusCode,
-    headers: &HeaderMap,
-    said: String,
-    now: SystemTime,
-) -> Cause {
+/// Returns the cause for a status that is not a success.
+pub(super) fn refused(status: StatusCode, headers: &HeaderMap, said: String) -> Cause {
     let date = headers
         .get(DATE)
         .and_then(|date| DateTime::parse_from_rfc2822(date.to_str().ok()?).ok());
+    let now = SystemTime::now();
     let difference = date
         .map(|date| {
             now.duration_since(date.into())

@@ -183,16 +183,10 @@ fn sign(request: &mut HttpRequest, credential: &AwsCredential, region: &str) -> 
 }
 
 fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> = text
-        .chars()
-        .map(|c| Some(c.to_digit(16)? as u8))
-        .collect::<Option<_>>()?;
-    digits.len().is_multiple_of(2).then(|| {
-        digits
-            .chunks(2)
-            .map(|pair| pair[0] << 4 | pair[1])
-            .collect()
-    })
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok())
+        .collect()
 }
 
 /// Returns the region that an answer names, if the request failed because that is another region.

@@ -41,12 +41,8 @@ impl Bucket {
         replaces: Replaces<'_>,
         upload: &mut dyn MultipartUpload,
     ) -> Result<Option<Version>> {
-        let total: u64 = pieces.iter().map(ValuePiece::len).sum();
         // a vector that grows would take up to twice the memory that was granted
-        let new_part =
-            |left: u64| Vec::with_capacity(PART.min(usize::try_from(left).unwrap_or(PART)));
-        let mut part = new_part(total);
-        let mut done = 0;
+        let mut part = Vec::with_capacity(PART);
         for piece in pieces {
             let mut at = 0;
             while at < piece.len() {
@@ -58,9 +54,9 @@ impl Bucket {
                 {
                     return Ok(None);
                 }
-                (at, done) = (at + len as u64, done + len as u64);
+                at += len as u64;
                 if part.len() == PART {
-                    let full = std::mem::replace(&mut part, new_part(total - done));
+                    let full = std::mem::replace(&mut part, Vec::with_capacity(PART));
                     upload.put_part(full.into()).await.map_err(failed)?;
                 }
             }
