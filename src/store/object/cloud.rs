@@ -6,7 +6,7 @@
 //! is removed.
 
 use super::connection_error::find;
-use super::connector::{IsListing, NamesRemoved, ValueBuffer};
+use super::connector::{NamesRemoved, ValueBuffer};
 use super::listing_progress::ListingProgress;
 use super::request_error::RequestError;
 use super::stated_versions::StatedVersions;
@@ -225,7 +225,6 @@ impl Bucket {
                 options.offset = after.map(|after| self.full(after).as_str().to_string())
             }
         }
-        options.extensions.insert(IsListing);
         let path = self.full(prefix);
         let path = (!path.is_root()).then(|| format!("{}/", path.as_str()));
         let page = self.client.list_paginated(path.as_deref(), options);

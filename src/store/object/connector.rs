@@ -4,7 +4,7 @@
 use super::answer_headers::text;
 use super::page_filter;
 use super::request_error::{Cause, RequestError, is_metadata_service, refused};
-use super::transport::{ServerAnswer, ServerRequest, Transport};
+use super::transport::{ServerAnswer, ServerRequest, Transport, is_listing};
 use crate::util::memory::lock;
 use async_trait::async_trait;
 use chrono::DateTime;
@@ -72,10 +72,6 @@ impl ValueBuffer {
         }
     }
 }
-
-/// Request extension: the answer is a listing.
-#[derive(Clone, Copy)]
-pub(super) struct IsListing;
 
 /// Answer extension: names that cannot be keys were removed from a listing.
 #[derive(Clone, Copy)]
@@ -183,7 +179,6 @@ impl Connector {
         region: Option<String>,
         body: &mut Vec<u8>,
     ) -> Result<ServerAnswer, RequestError> {
-        let is_read = [Method::GET, Method::HEAD].contains(request.method());
         let range = bounded_range(request);
         let extensions = request.extensions();
         let value: Option<&ValueBuffer> = extensions.get();
@@ -195,13 +190,13 @@ impl Connector {
             method: request.method().clone(),
             url: url.clone(),
             headers,
-            body: (!is_read).then(|| request.body().clone()),
+            body: (!request.method().is_safe()).then(|| request.body().clone()),
             limit: value.map_or(MAX_ANSWER, |value| value.limit),
             range,
             region,
         };
         // a zone, an emulator or a key file of Google may name another host than the options
-        if (extensions.get::<IsListing>().is_some() || value.is_some())
+        if (is_listing(url) || value.is_some())
             && let Some(host) = url.host_str()
         {
             self.transport.add_host(host);
@@ -236,7 +231,7 @@ impl Connector {
             return Err(failure);
         }
         let mut are_names_removed = false;
-        if request.extensions().get::<IsListing>().is_some()
+        if is_listing(url)
             && let Some(page) = page_filter::remove_invalid_names(&body)
         {
             body = page;

@@ -533,7 +533,7 @@ impl Transport {
 
     /// Returns how long an attempt waits for the head of its answer.
     fn first_wait(&self, request: &ServerRequest) -> Duration {
-        if is_safe(&request.method) {
+        if request.method.is_safe() {
             self.stall()
         } else {
             self.timeout
@@ -555,7 +555,7 @@ fn client_builder(timeout: Duration) -> ClientBuilder {
 /// directory, and is not followed.
 fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<Url> {
     let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
-    if !is_redirect || !is_safe(&request.method) {
+    if !is_redirect || !request.method.is_safe() {
         return None;
     }
     let region = text(response.headers(), &BUCKET_REGION);
@@ -591,12 +591,7 @@ fn operation(request: &ServerRequest) -> ServerOperation {
 }
 
 /// Returns whether a URL asks for names. S3 and Google list by `list-type`, Azure lists by `comp`.
-fn is_listing(url: &Url) -> bool {
+pub(super) fn is_listing(url: &Url) -> bool {
     url.query_pairs()
         .any(|(name, value)| name == "list-type" || name == "comp" && value == "list")
-}
-
-/// Returns whether a method changes nothing, by RFC 9110, 9.2.1.
-fn is_safe(method: &Method) -> bool {
-    [Method::GET, Method::HEAD].contains(method)
 }
