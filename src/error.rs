@@ -21,7 +21,7 @@ pub enum Kind {
     ReadOnly,
     /// An argument from a command line or a caller is invalid.
     Invalid,
-    /// A write exceeds the fixed size of a file, or something else its limit.
+    /// A document, or a walk through a hierarchy, exceeds its limit.
     TooLarge,
     /// A system call failed with this errno.
     System(i32),
