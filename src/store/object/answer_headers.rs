@@ -23,17 +23,23 @@ pub(super) fn content_range(headers: &HeaderMap) -> Option<ContentRange> {
     if !unit.eq_ignore_ascii_case("bytes") {
         return None;
     }
-    let range = match range.split_once('-') {
-        None => None,
-        Some((first, last)) => {
-            let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-            Some(first..last.checked_add(1).filter(|end| *end >= first)?)
-        }
+    let range = if range.contains('-') {
+        Some(first_to_last(range)?)
+    } else {
+        None
     };
     Some(ContentRange {
         range,
         size: size.trim().parse().ok(),
     })
+}
+
+/// Parses a range such as `0-9`.
+pub(super) fn first_to_last(text: &str) -> Option<Range<u64>> {
+    let (first, last) = text.split_once('-')?;
+    let first: u64 = first.trim().parse().ok()?;
+    let last: u64 = last.trim().parse().ok()?;
+    Some(first..last.checked_add(1).filter(|end| *end >= first)?)
 }
 
 /// Returns the Content-Range header of the bytes `range` of a value of `size` bytes.

@@ -1,7 +1,7 @@
 //! Adapts the transport to `object_store`, whose clients of S3, Google and Azure send their
 //! requests through it.
 
-use super::answer_headers::text;
+use super::answer_headers::{first_to_last, text};
 use super::page_filter;
 use super::request_error::{Cause, RequestError, is_metadata_service, refused};
 use super::transport::{ServerAnswer, ServerRequest, Transport, is_listing};
@@ -283,11 +283,7 @@ impl Connector {
 
 /// Returns the range of a request for bytes from a first to a last one.
 fn bounded_range(request: &HttpRequest) -> Option<Range<u64>> {
-    let (first, last) = text(request.headers(), &RANGE)?
-        .strip_prefix("bytes=")?
-        .split_once('-')?;
-    let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
-    Some(first..last.checked_add(1).filter(|end| *end > first)?)
+    first_to_last(text(request.headers(), &RANGE)?.strip_prefix("bytes=")?)
 }
 
 /// Returns whether an answer says that the bucket is missing. An answer to HEAD has no body, so it
