@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::{BackoffConfig, RetryConfig, StaticCredentialProvider};
+use object_store::{RetryConfig, StaticCredentialProvider};
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 use std::fs::File;
@@ -71,9 +71,7 @@ pub(super) fn s3(
     if let Some(endpoint) = &endpoint {
         hosts = vec![host_of(endpoint)?];
         // the variable for S3 takes precedence over the one for all services
-        builder = builder
-            .with_config(AmazonS3ConfigKey::S3Endpoint, endpoint)
-            .with_allow_http(is_http(endpoint));
+        builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
     }
     let is_anonymous = options.anonymous || is_on(&builder, AmazonS3ConfigKey::SkipSignature);
     let signs_sessions = is_on(&builder, AmazonS3ConfigKey::S3Express);
@@ -324,9 +322,7 @@ pub(super) fn azure(
     let mut hosts = vec![format!("{account}.blob.core.windows.net")];
     if let Some(endpoint) = endpoint {
         hosts = vec![host_of(&endpoint)?];
-        builder = builder
-            .with_allow_http(is_http(&endpoint))
-            .with_endpoint(endpoint);
+        builder = builder.with_endpoint(endpoint);
     }
     if options.anonymous {
         builder = builder.with_skip_signature(true);
@@ -391,9 +387,8 @@ fn endpoint_of_suffix(text: &str) -> Option<String> {
 /// Disables the retries of `object_store`, since the transport retries.
 fn no_retries() -> RetryConfig {
     RetryConfig {
-        backoff: BackoffConfig::default(),
         max_retries: 0,
-        retry_timeout: Duration::ZERO,
+        ..RetryConfig::default()
     }
 }
 
@@ -440,10 +435,6 @@ fn wrong_endpoint(why: &str) -> Error {
     Error::invalid(format!(
         "the endpoint: {why}; write http://HOST:PORT or https://HOST"
     ))
-}
-
-fn is_http(endpoint: &str) -> bool {
-    endpoint.starts_with("http://")
 }
 
 fn unusable(error: object_store::Error) -> Error {
