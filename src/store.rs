@@ -19,6 +19,7 @@ mod object_options;
 mod overlay;
 mod permissions;
 mod pieces;
+mod prefix;
 mod reference;
 mod reopening;
 mod sorted_names;
@@ -49,6 +50,7 @@ pub use overlay::{
 };
 pub use permissions::{Permissions, both};
 pub use pieces::ValuePiece;
+pub use prefix::PrefixStore;
 pub use reference::{ReferenceStore, TargetPlace, TargetRoot};
 pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};

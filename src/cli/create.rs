@@ -13,7 +13,7 @@ use super::{CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, Write
 use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile, StoredNode};
 use crate::error::Error;
 use crate::stats::Stats;
-use crate::store::{Key, LevelCache, Store};
+use crate::store::{Key, Store};
 use crate::util::json::{self, Value};
 use crate::zarr::dtype::DType;
 use crate::zarr::metadata::v3::data_type::DataType;
@@ -352,7 +352,7 @@ fn move_into_group(
 fn create_on_server(
     args: &CreateArgs,
     url: StoreLocation,
-    store: &LevelCache,
+    store: &Arc<dyn Store>,
     key: &Key,
     document: &NewDocument,
     raw: Option<Raw>,
@@ -451,12 +451,8 @@ fn reserve(
     reserved
 }
 
-fn hierarchy_of(store: &LevelCache) -> Hierarchy {
-    Hierarchy::new(
-        Arc::new(store.at(&Key::root())),
-        V1Order::default(),
-        Arc::default(),
-    )
+fn hierarchy_of(store: &Arc<dyn Store>) -> Hierarchy {
+    Hierarchy::new(store.clone(), V1Order::default(), Arc::default())
 }
 
 fn open(store: &StoreLocation, args: &CreateArgs) -> Result<Hierarchy, CommandFailure> {

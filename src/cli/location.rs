@@ -8,7 +8,7 @@ use crate::fuse::mount_of;
 use crate::stats::Stats;
 use crate::store::{
     DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, PagedListing,
-    ReferenceStore, Store, TargetPlace, TargetRoot, ZipStore,
+    PrefixStore, ReferenceStore, Store, TargetPlace, TargetRoot, ZipStore,
 };
 use crate::util::json;
 use crate::zarr::metadata::v3::node::{NodeType, node_type};
@@ -465,7 +465,7 @@ impl StoreRequest<'_> {
         {
             inside = folder.join_key(&inside);
         }
-        Ok(Arc::new(archive.in_folder(inside)))
+        Ok(PrefixStore::at(Arc::new(archive), inside))
     }
 
     /// Opens the references in the file `name` of `folder`, which is the store `below`.
@@ -482,7 +482,7 @@ impl StoreRequest<'_> {
             .and_then(|key| ReferenceStore::open(below, &key, place, roots))
             .and_then(|store| {
                 let store = store.with_stats(self.stats.clone());
-                Ok(Arc::new(store.in_folder(Key::normalize(inside)?)))
+                Ok(PrefixStore::at(Arc::new(store), Key::normalize(inside)?))
             });
         let store = opened.map_err(|e| self.file_failure("can't be read as references: ", e))?;
         match folder {

@@ -3,11 +3,12 @@
 //! writes are the base of its changes. A new key is put on condition that it is still missing, so
 //! that a concurrent change by another program causes an error and is never overwritten.
 
-use super::{Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, delegate_store};
+use super::{
+    Entry, EntryKind, Key, Listing, PrefixStore, Replaces, Stat, Store, Version, delegate_store,
+};
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::lock;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -18,17 +19,17 @@ const MAX_NAMES: usize = 10_000;
 /// Maximum size of a cached value in bytes.
 const MAX_VALUE: usize = 1 << 20;
 
-/// A store below a key of another one, whose levels are listed once.
+/// A store whose levels are listed once.
 pub struct LevelCache {
     below: Arc<dyn Store>,
-    root: Key,
     /// Held during requests: the command sends one at a time.
-    known: Arc<Mutex<KnownKeys>>,
+    known: Mutex<KnownKeys>,
 }
 
-/// The known keys of the whole store below.
 #[derive(Default)]
 struct KnownKeys {
+    /// The prefix in which the command works, and which need not exist.
+    root: Key,
     levels: BTreeMap<Key, KnownLevel>,
     values: BTreeMap<Key, (Vec<u8>, Version)>,
 }
@@ -47,22 +48,14 @@ impl LevelCache {
     pub fn new(below: Arc<dyn Store>) -> Self {
         LevelCache {
             below,
-            root: Key::root(),
-            known: Arc::default(),
+            known: Mutex::default(),
         }
     }
 
-    /// Returns the store at `key`, which shares the cached answers.
-    pub fn at(&self, key: &Key) -> Self {
-        LevelCache {
-            below: self.below.clone(),
-            root: self.full(key),
-            known: self.known.clone(),
-        }
-    }
-
-    fn full(&self, key: &Key) -> Key {
-        self.root.join_key(key)
+    /// Returns the store at `key`, which need not exist, with the answers so far.
+    pub fn at(self, key: Key) -> Arc<dyn Store> {
+        lock(&self.known).root = key.clone();
+        PrefixStore::at(Arc::new(self), key)
     }
 
     /// Lists a level unless it is known. Lists the levels above it first: a level that is missing
@@ -125,16 +118,16 @@ impl LevelCache {
 
     /// Returns the metadata of a key, `Some(None)` if it does not exist, and `None` if the listings
     /// do not tell.
-    fn known_stat(&self, known: &mut KnownKeys, full: &Key) -> Option<Option<Stat>> {
-        if *full == self.root {
+    fn known_stat(&self, known: &mut KnownKeys, key: &Key) -> Option<Option<Stat>> {
+        if *key == known.root {
             return Some(Some(Stat::prefix()));
         }
-        self.look(known, &full.parent());
-        match known.levels.get(&full.parent())? {
-            KnownLevel::All(names) => Some(names.get(full.name()).cloned()),
+        self.look(known, &key.parent());
+        match known.levels.get(&key.parent())? {
+            KnownLevel::All(names) => Some(names.get(key.name()).cloned()),
             KnownLevel::Missing => Some(None),
             // this command may have created the prefix
-            KnownLevel::Unknown => match known.levels.get(full) {
+            KnownLevel::Unknown => match known.levels.get(key) {
                 Some(KnownLevel::All(_)) => Some(Some(Stat::prefix())),
                 _ => None,
             },
@@ -181,49 +174,47 @@ impl KnownKeys {
         self.levels.remove(&key.parent());
         self.values.remove(key);
     }
+
+    fn lose_all(&mut self) {
+        self.levels.clear();
+        self.values.clear();
+    }
 }
 
 impl Store for LevelCache {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let full = self.full(key);
         let mut known = lock(&self.known);
-        if matches!(self.known_stat(&mut known, &full), Some(None)) {
+        if matches!(self.known_stat(&mut known, key), Some(None)) {
             return Ok(None);
         }
         if let Some((bytes, version)) = known
             .values
-            .get(&full)
+            .get(key)
             .filter(|(bytes, _)| bytes.len() as u64 <= limit)
         {
             bytes.clone_into(value);
             return Ok(Some(version.clone()));
         }
-        let version = self.below.get(&full, limit, value)?;
+        let version = self.below.get(key, limit, value)?;
         match &version {
-            Some(version) => known.keep(&full, value, version),
-            None => known.lose(&full),
+            Some(version) => known.keep(key, value, version),
+            None => known.lose(key),
         }
         Ok(version)
     }
 
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.below.get_range(&self.full(key), range, value)
-    }
-
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        let full = self.full(key);
         let mut known = lock(&self.known);
-        match self.known_stat(&mut known, &full) {
+        match self.known_stat(&mut known, key) {
             Some(stat) => Ok(stat),
-            None => self.below.stat(&full),
+            None => self.below.stat(key),
         }
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        let full = self.full(prefix);
         let mut known = lock(&self.known);
-        self.look(&mut known, &full);
-        match known.levels.get(&full) {
+        self.look(&mut known, prefix);
+        match known.levels.get(prefix) {
             Some(KnownLevel::All(names)) => {
                 let entry =
                     |(name, stat): (&String, &Stat)| Ok(Entry::of_stat(name.clone(), stat.clone()));
@@ -231,72 +222,56 @@ impl Store for LevelCache {
                     names.iter().map(entry).collect::<Vec<_>>().into_iter(),
                 ))
             }
-            Some(KnownLevel::Missing) if prefix.is_root() => Ok(Box::new(std::iter::empty())),
+            Some(KnownLevel::Missing) if *prefix == known.root => Ok(Box::new(std::iter::empty())),
             Some(KnownLevel::Missing) => Err(Error::not_found("no such prefix")),
-            Some(KnownLevel::Unknown) | None => self.below.list(&full),
+            Some(KnownLevel::Unknown) | None => self.below.list(prefix),
         }
     }
 
-    delegate_store!(below: lists_all concurrency is_writable sync);
-
-    fn location(&self) -> String {
-        let below = self.below.location();
-        if self.root.is_root() {
-            below
-        } else {
-            format!("{}/{}", below.trim_end_matches('/'), self.root)
-        }
-    }
-
-    fn check_writable(&self, prefix: &Key) -> Result<()> {
-        self.below.check_writable(&self.full(prefix))
-    }
+    delegate_store!(below: get_range lists_all concurrency location is_writable check_writable sync);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        let full = self.full(key);
         let mut known = lock(&self.known);
-        let is_new = match self.known_stat(&mut known, &full) {
+        let is_new = match self.known_stat(&mut known, key) {
             Some(stat) => stat.is_none(),
-            None => self.below.stat(&full)?.is_none(),
+            None => self.below.stat(key)?.is_none(),
         };
         let version = if is_new {
             self.below
-                .put_if(&full, value, Replaces::Nothing)?
+                .put_if(key, value, Replaces::Nothing)?
                 .ok_or_else(|| {
-                    known.lose(&full);
+                    known.lose(key);
                     Error::system(libc::EEXIST).context("another program has just created it")
                 })?
         } else {
-            self.below.put(&full, value)?
+            self.below.put(key, value)?
         };
-        known.added(&full, value, &version);
+        known.added(key, value, &version);
         Ok(version)
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        let full = self.full(key);
         let mut known = lock(&self.known);
-        let version = self.below.put_if(&full, value, replaces)?;
+        let version = self.below.put_if(key, value, replaces)?;
         match &version {
-            Some(version) => known.added(&full, value, version),
+            Some(version) => known.added(key, value, version),
             None => {
-                known.lose(&full);
-                self.below.forget(&full);
+                known.lose(key);
+                self.below.forget(key);
             }
         }
         Ok(version)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
-        let full = self.full(key);
         let mut known = lock(&self.known);
-        if matches!(self.known_stat(&mut known, &full), Some(None)) {
+        if matches!(self.known_stat(&mut known, key), Some(None)) {
             return Ok(false);
         }
-        let is_deleted = self.below.delete(&full)?;
-        known.values.remove(&full);
-        if let Some(KnownLevel::All(names)) = known.levels.get_mut(&full.parent()) {
-            names.remove(full.name());
+        let is_deleted = self.below.delete(key)?;
+        known.values.remove(key);
+        if let Some(KnownLevel::All(names)) = known.levels.get_mut(&key.parent()) {
+            names.remove(key.name());
         }
         Ok(is_deleted)
     }
@@ -307,21 +282,22 @@ impl Store for LevelCache {
             return Err(Error::system(libc::EEXIST));
         }
         super::check_prefix(self.stat(&key.parent())?.map(|stat| stat.kind))?;
-        let full = self.full(key);
         let mut known = lock(&self.known);
-        known.add(&full, Stat::prefix());
-        known.levels.insert(full, KnownLevel::All(BTreeMap::new()));
+        known.add(key, Stat::prefix());
+        known
+            .levels
+            .insert(key.clone(), KnownLevel::All(BTreeMap::new()));
         Ok(())
     }
 
     fn remove_prefix(&self, key: &Key) -> Result<()> {
-        *lock(&self.known) = KnownKeys::default();
-        self.below.remove_prefix(&self.full(key))
+        lock(&self.known).lose_all();
+        self.below.remove_prefix(key)
     }
 
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        *lock(&self.known) = KnownKeys::default();
-        self.below.rename(&self.full(from), &self.full(to))
+        lock(&self.known).lose_all();
+        self.below.rename(from, to)
     }
 }
 

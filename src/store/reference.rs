@@ -41,8 +41,6 @@ const ATTEMPTS: usize = 5;
 pub struct ReferenceStore {
     below: Arc<dyn Store>,
     key: Key,
-    /// Prefix in the document that is the root of the store.
-    root: Key,
     targets: TargetRoots,
     opened: Reopening<OpenReferences>,
     stats: Arc<Stats>,
@@ -196,7 +194,6 @@ impl ReferenceStore {
         Ok(ReferenceStore {
             below,
             key: key.clone(),
-            root: Key::root(),
             targets,
             opened,
             stats,
@@ -214,14 +211,6 @@ impl ReferenceStore {
         let why = "references are left out, since their names cannot be keys";
         self.stats
             .names_left_out(&self.key, opened.index.refused.as_deref(), why);
-    }
-
-    /// Limits the store to the keys below `folder`.
-    pub fn in_folder(self, folder: Key) -> Self {
-        ReferenceStore {
-            root: folder,
-            ..self
-        }
     }
 
     /// Checks bytes as a document of references, without its targets, and returns the number of its
@@ -276,14 +265,6 @@ impl ReferenceStore {
     /// Adds the location to an error. A missing document must not look like a missing value.
     fn named(&self, e: Error) -> Error {
         present(e).context(self.location())
-    }
-
-    fn name(&self, key: &Key) -> Key {
-        if key.is_root() {
-            self.root.clone()
-        } else {
-            self.root.join(key.as_str())
-        }
     }
 
     /// Calls `read` with the value of a target.
@@ -371,7 +352,7 @@ impl ReferenceStore {
 impl Store for ReferenceStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let opened = self.known()?;
-        let stat = match opened.index.find(self.name(key).as_str()) {
+        let stat = match opened.index.find(key.as_str()) {
             None => return Ok(None),
             Some(Referenced::Inline(bytes)) => {
                 check_size(bytes.len() as u64, limit)?;
@@ -398,7 +379,7 @@ impl Store for ReferenceStore {
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let opened = self.known()?;
-        let stat = match opened.index.find(self.name(key).as_str()) {
+        let stat = match opened.index.find(key.as_str()) {
             None => return Ok(None),
             Some(Referenced::Inline(bytes)) => {
                 let end = range.end.min(bytes.len() as u64);
@@ -421,7 +402,7 @@ impl Store for ReferenceStore {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        self.stat_in(&*self.fresh()?, self.name(key).as_str(), &mut None)
+        self.stat_in(&*self.fresh()?, key.as_str(), &mut None)
     }
 
     fn stat_many(
@@ -439,7 +420,7 @@ impl Store for ReferenceStore {
         // chunks of one file are neighbors, and one request tells of all of them
         let mut latest = None;
         for key in keys {
-            if !each(self.stat_in(&opened, self.name(&key).as_str(), &mut latest)) {
+            if !each(self.stat_in(&opened, key.as_str(), &mut latest)) {
                 return;
             }
         }
@@ -447,11 +428,8 @@ impl Store for ReferenceStore {
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let opened = self.fresh()?;
-        let name = self.name(prefix);
-        let name_text = name.as_str();
-        let is_prefix = name.is_root() || opened.any_begins(&format!("{name_text}/"));
-        if is_prefix {
-            Ok(Box::new(SortedListing::new(opened, &name).map(Ok)))
+        if prefix.is_root() || opened.any_begins(&format!("{}/", prefix.as_str())) {
+            Ok(Box::new(SortedListing::new(opened, prefix).map(Ok)))
         } else {
             Err(Error::not_found("no such prefix in the references"))
         }
@@ -475,14 +453,7 @@ impl Store for ReferenceStore {
 
     fn location(&self) -> String {
         let below = self.below.location();
-        let document = &self.key;
-        let root = &self.root;
-        let below = below.trim_end_matches('/');
-        if root.is_root() {
-            format!("{below}{document}")
-        } else {
-            format!("{below}{document}{root}")
-        }
+        format!("{}{}", below.trim_end_matches('/'), self.key)
     }
 }
 

@@ -48,9 +48,7 @@ const IGNORED: [&str; 2] = ["__MACOSX", ".DS_Store"];
 pub struct ZipStore {
     below: Arc<dyn Store>,
     key: Key,
-    /// Prefix in the archive that is the root of the store.
-    root: Key,
-    /// Whether the only directory at the top of the archive is the root of the store instead.
+    /// Whether the only directory at the top of the archive is the root of the store.
     skips_folder: bool,
     opened: Reopening<OpenArchive>,
     stats: Arc<Stats>,
@@ -211,7 +209,6 @@ impl ZipStore {
         Ok(ZipStore {
             below,
             key: key.clone(),
-            root: Key::root(),
             skips_folder: false,
             opened,
             stats,
@@ -240,14 +237,6 @@ impl ZipStore {
     pub fn read_once(self) -> Self {
         self.opened.current().archive.keep_windows();
         self
-    }
-
-    /// Limits the store to `folder` of the archive.
-    pub fn in_folder(self, folder: Key) -> Self {
-        ZipStore {
-            root: folder,
-            ..self
-        }
     }
 
     /// Limits the store to [`ZipStore::single_folder`], if there is one, also after the archive was
@@ -312,7 +301,7 @@ impl ZipStore {
 
     fn name(&self, opened: &Arc<OpenArchive>, key: &Key) -> Key {
         let folder = self.skips_folder.then(|| opened.single_folder()).flatten();
-        folder.unwrap_or(&self.root).join_key(key)
+        folder.map_or_else(|| key.clone(), |folder| folder.join_key(key))
     }
 }
 
@@ -364,14 +353,7 @@ impl Store for ZipStore {
 
     fn location(&self) -> String {
         let below = self.below.location();
-        let archive = &self.key;
-        let root = &self.root;
-        let below = below.trim_end_matches('/');
-        if root.is_root() {
-            format!("{below}{archive}")
-        } else {
-            format!("{below}{archive}{root}")
-        }
+        format!("{}{}", below.trim_end_matches('/'), self.key)
     }
 }
 

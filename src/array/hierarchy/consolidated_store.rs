@@ -10,8 +10,8 @@ use super::{DocumentFormat, OWN, REMOVED};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
-    EntryKind, Hint, Key, Listing, Replaces, Stat, Store, ValuePiece, Version, delegate_store,
-    get_counted, stat_many_with,
+    EntryKind, Hint, Key, Listing, PrefixStore, Replaces, Stat, Store, ValuePiece, Version,
+    delegate_store, get_counted, stat_many_with,
 };
 use crate::util::memory::lock;
 use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
@@ -19,11 +19,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-mod folder;
 mod opened;
 mod outline;
 
-use folder::FolderStore;
 use opened::OpenedKeys;
 use outline::{Outline, OutlineListing, is_document, prefix_of};
 
@@ -119,7 +117,7 @@ impl ConsolidatedStore {
                 .outline()
                 .is_ok_and(|outline| outline.is_some_and(|outline| outline.prefixes.contains(&key)))
             {
-                return Ok(Arc::new(FolderStore::new(Arc::new(outer), key)));
+                return Ok(PrefixStore::at(Arc::new(outer), key));
             }
         }
         if when == UseConsolidated::Always {

@@ -53,7 +53,7 @@ pub enum NewPlace {
     Directory(PathBuf),
     /// A store on a server: its URL, and the store with the answers that were needed to find the
     /// place.
-    Server(StoreLocation, LevelCache),
+    Server(StoreLocation, Arc<dyn Store>),
 }
 
 /// Returns the number of names down to the store of a new array: the first name that ends with
@@ -114,7 +114,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
         .iter()
         .try_fold(Key::root(), |key, name| key.child(name))
         .map_err(|e| invalid(&args.path, &e))?;
-    let opened = store.at(keys.get(depth).unwrap_or(&Key::root()));
+    let opened = store.at(keys.get(depth).cloned().unwrap_or_default());
     Ok((
         NewPlace::Server(StoreLocation::Url(parts.up_to(depth)), opened),
         key,

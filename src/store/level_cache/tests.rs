@@ -75,8 +75,8 @@ fn answers_are_those_of_the_store_before_and_after_changes() {
         assert!(cache.delete(&key("n/m/o")).unwrap() && !cache.delete(&key("n/nothing")).unwrap());
         assert_eq!(cache.stat(&key("n/m/o")).unwrap(), None);
         assert_eq!(
-            seen(&cache.at(&key("a/b"))),
-            seen(&LevelCache::new(below.clone()).at(&key("a/b")))
+            seen(&*cache.at(key("a/b"))),
+            seen(&*LevelCache::new(below.clone()).at(key("a/b")))
         );
     }
 }
@@ -85,9 +85,9 @@ fn answers_are_those_of_the_store_before_and_after_changes() {
 fn no_request_is_sent_twice() {
     let below = remote();
     let cache = LevelCache::new(below.clone());
-    let store = cache.at(&key("a"));
+    let store = cache.at(key("a"));
     for _ in 0..3 {
-        seen(&store);
+        seen(&*store);
         store.forget(&Key::root());
         assert!(
             store
@@ -133,7 +133,7 @@ fn a_key_that_another_program_has_created_is_not_overwritten() {
 #[test]
 fn created_prefixes_exist_for_the_command_alone() {
     let below = Arc::new(MemoryStore::default());
-    let cache = LevelCache::new(below.clone()).at(&key("store"));
+    let cache = LevelCache::new(below.clone()).at(key("store"));
     assert_eq!(
         cache.stat(&Key::root()).unwrap().map(|stat| stat.kind),
         Some(EntryKind::Prefix)

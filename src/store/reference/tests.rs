@@ -1,6 +1,6 @@
 use super::*;
 use crate::store::tests::{get, key, part};
-use crate::store::{DirectoryStore, MemoryStore, delegate_store};
+use crate::store::{DirectoryStore, MemoryStore, PrefixStore, delegate_store};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -90,7 +90,7 @@ fn values_are_inline_or_parts_of_targets() {
 #[test]
 fn levels_are_listed() {
     let store = opened(SAMPLE).unwrap();
-    let names = |store: &ReferenceStore, prefix: &str| {
+    let names = |store: &dyn Store, prefix: &str| {
         let entries = store.list(&key(prefix)).unwrap().map(|e| e.unwrap());
         entries
             .map(|e| {
@@ -116,10 +116,10 @@ fn levels_are_listed() {
         store.stat(&key("b")).unwrap().unwrap().kind,
         EntryKind::Prefix
     );
-    let below = opened(SAMPLE).unwrap().in_folder(key("b/c"));
+    let below = PrefixStore::at(Arc::new(opened(SAMPLE).unwrap()), key("b/c"));
     assert_eq!(
         (
-            names(&below, ""),
+            names(&*below, ""),
             below.location().ends_with("refs.json/b/c")
         ),
         (vec!["0".to_string()], true)

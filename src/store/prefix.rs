@@ -1,26 +1,30 @@
-//! A group of a store as a store of its own: for a group whose documents only the `.zmetadata` of a
-//! group above holds.
+//! The keys of a store below a prefix, as a store of their own. This module must not know what the
+//! prefix is.
 
-use crate::error::Result;
-use crate::store::{
+use super::{
     Hint, Key, KeyLock, Listing, ModeTarget, Replaces, Stat, Store, ValuePiece, Version,
     delegate_store,
 };
+use crate::error::Result;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The keys of a store below a prefix.
-pub struct FolderStore {
+/// A store whose root is a prefix of another one.
+pub struct PrefixStore {
     below: Arc<dyn Store>,
     prefix: Key,
 }
 
-impl FolderStore {
-    /// Returns a store of the keys below `prefix`.
-    pub fn new(below: Arc<dyn Store>, prefix: Key) -> Self {
-        FolderStore { below, prefix }
+impl PrefixStore {
+    /// Returns the store of the keys below `prefix`: for the root, the same store.
+    pub fn at(below: Arc<dyn Store>, prefix: Key) -> Arc<dyn Store> {
+        if prefix.is_root() {
+            below
+        } else {
+            Arc::new(PrefixStore { below, prefix })
+        }
     }
 
     fn full(&self, key: &Key) -> Key {
@@ -28,7 +32,7 @@ impl FolderStore {
     }
 }
 
-impl Store for FolderStore {
+impl Store for PrefixStore {
     delegate_store!(below: lists_all lists_nodes concurrency space is_writable sync);
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
@@ -66,12 +70,8 @@ impl Store for FolderStore {
             Hint::Below(prefix) => self.below.hint(Hint::Below(&self.full(prefix))),
             Hint::Level(level) => self.below.hint(Hint::Level(&self.full(level))),
             Hint::Nodes(prefixes) => {
-                self.below.hint(Hint::Nodes(
-                    &prefixes
-                        .iter()
-                        .map(|key| self.full(key))
-                        .collect::<Vec<_>>(),
-                ));
+                let full: Vec<Key> = prefixes.iter().map(|key| self.full(key)).collect();
+                self.below.hint(Hint::Nodes(&full));
             }
         }
     }
@@ -150,7 +150,7 @@ mod tests {
     fn a_group_is_put_together_from_pieces_and_opened_in_place() {
         let folder = tempfile::tempdir().unwrap();
         let below = Arc::new(DirectoryStore::open(folder.path()).unwrap().without_fsync());
-        let group = FolderStore::new(below, Key::root().join("g"));
+        let group = PrefixStore::at(below, Key::root().join("g"));
         let shard = Key::root().join("a").join("0");
         let pieces = [ValuePiece::Bytes(b"ab"), ValuePiece::Bytes(b"c")];
         group
