@@ -51,8 +51,8 @@ use truncation::Truncations;
 use unlinked::UnlinkedNames;
 pub use waiting::WaitingWrite;
 use waiting::WaitingWrites;
-pub use write::StalePages;
 use write::WriteMode;
+pub use write::{Change, StalePages};
 
 /// Options for reading and writing files.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth {
 /// let mut bytes = Vec::new();
 /// fs.read(opened.handle, 0, 4, &mut bytes)?;
 /// assert_eq!(bytes, [9, 9, 5, 6]);
-/// fs.release(opened.handle);
+/// fs.change().release(opened.handle);
 /// # Ok::<(), zarrfs::error::Error>(())
 /// ```
 pub struct Fs {
@@ -406,18 +406,6 @@ impl Fs {
         }
     }
 
-    /// Closes a file.
-    pub fn release(&self, handle: u64) {
-        self.end_truncation(handle);
-        let Some(file) = self.files.remove(handle) else {
-            return;
-        };
-        file.release(self);
-        file.written_arrays()
-            .iter()
-            .for_each(|array| self.guards.closed(array, file.inode()));
-    }
-
     /// Reads up to `len` bytes at `offset`, fewer only at the end of the file, where they are in
     /// the cache or into `out`. Returns `None`, with unspecified bytes in `out`, if that would need
     /// the store or a wait: the caller must then call [`Fs::read`].
@@ -500,12 +488,67 @@ impl Fs {
             .is_ok_and(|file| file.as_flat().is_some())
     }
 
+    /// Records a write that has to wait: reads of its bytes wait until the returned value is
+    /// dropped. Returns `None` for files whose pages the kernel does not keep while they are
+    /// written.
+    pub fn waiting_write(&self, handle: u64, offset: u64, len: usize) -> Option<WaitingWrite> {
+        Some(
+            self.files
+                .get(handle)
+                .ok()?
+                .as_flat()?
+                .begin_waiting_write(self, offset, len),
+        )
+    }
+
+    /// Returns the inode numbers of the `data.raw` of all arrays that are written through an open
+    /// file: a flush of the file is answered after their pages are dropped.
+    pub fn files_with_pages(&self, handle: u64) -> Vec<u64> {
+        let Ok(file) = self.files.get(handle) else {
+            return Vec::new();
+        };
+        file.written_arrays()
+            .into_iter()
+            .map(|array| self.tree.inode(&Node::Flat(array)))
+            .collect()
+    }
+
+    /// Returns the path of a name in the directory `inode`, or of the inode itself if `name` is
+    /// empty, for the log.
+    pub fn shown_path(&self, inode: u64, name: &str) -> String {
+        match self.tree.node(inode) {
+            Ok(node) if name.is_empty() => node.path().to_string(),
+            Ok(node) => node.path().join(name).to_string(),
+            Err(_) if name.is_empty() => format!("inode {inode}"),
+            Err(_) => format!("inode {inode}/{}", escaped(name)),
+        }
+    }
+
+    /// Records a problem that a request ran into.
+    pub fn problem(&self, line: String) {
+        self.stats.problem(line);
+    }
+}
+
+impl Change<'_> {
+    /// Closes a file.
+    pub fn release(&self, handle: u64) {
+        self.end_truncation(handle);
+        let Some(file) = self.files.remove(handle) else {
+            return;
+        };
+        file.release(self);
+        file.written_arrays()
+            .iter()
+            .for_each(|array| self.guards.closed(array, file.inode()));
+    }
+
     /// Writes `data` at `offset` and returns the number of bytes written: see `OpenFile::write`.
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<usize> {
         self.write_waiting(handle, offset, data, false)
     }
 
-    /// Writes as [`Fs::write`] does; `mapped` is set for pages that a shared map has made dirty.
+    /// Writes as [`Change::write`] does; `mapped` is set for pages that a shared map has made dirty.
     pub fn write_waiting(
         &self,
         handle: u64,
@@ -525,8 +568,8 @@ impl Fs {
         Ok(written.unwrap_or_default())
     }
 
-    /// Writes as [`Fs::write_waiting`] does, or returns `None` if that would need the store or a
-    /// wait: the caller must then call [`Fs::write_waiting`]. The bytes are visible to all readers
+    /// Writes as [`Change::write_waiting`] does, or returns `None` if that would need the store or a
+    /// wait: the caller must then call [`Change::write_waiting`]. The bytes are visible to all readers
     /// when this returns.
     pub fn try_write(
         &self,
@@ -568,31 +611,6 @@ impl Fs {
         Ok(Some(written))
     }
 
-    /// Records a write that has to wait: reads of its bytes wait until the returned value is
-    /// dropped. Returns `None` for files whose pages the kernel does not keep while they are
-    /// written.
-    pub fn waiting_write(&self, handle: u64, offset: u64, len: usize) -> Option<WaitingWrite> {
-        Some(
-            self.files
-                .get(handle)
-                .ok()?
-                .as_flat()?
-                .begin_waiting_write(self, offset, len),
-        )
-    }
-
-    /// Returns the inode numbers of the `data.raw` of all arrays that are written through an open
-    /// file: a flush of the file is answered after their pages are dropped.
-    pub fn files_with_pages(&self, handle: u64) -> Vec<u64> {
-        let Ok(file) = self.files.get(handle) else {
-            return Vec::new();
-        };
-        file.written_arrays()
-            .into_iter()
-            .map(|array| self.tree.inode(&Node::Flat(array)))
-            .collect()
-    }
-
     /// Stores everything written through an open file, at each close: see `OpenFile::flush`.
     pub fn flush(&self, handle: u64) -> Result<()> {
         let file = self.files.get(handle)?;
@@ -604,22 +622,6 @@ impl Fs {
     pub fn fsync(&self, handle: u64) -> Result<()> {
         self.files.get(handle)?.fsync(self)?;
         self.tree.hierarchy().store().sync()
-    }
-
-    /// Returns the path of a name in the directory `inode`, or of the inode itself if `name` is
-    /// empty, for the log.
-    pub fn shown_path(&self, inode: u64, name: &str) -> String {
-        match self.tree.node(inode) {
-            Ok(node) if name.is_empty() => node.path().to_string(),
-            Ok(node) => node.path().join(name).to_string(),
-            Err(_) if name.is_empty() => format!("inode {inode}"),
-            Err(_) => format!("inode {inode}/{}", escaped(name)),
-        }
-    }
-
-    /// Records a problem that a request ran into.
-    pub fn problem(&self, line: String) {
-        self.stats.problem(line);
     }
 }
 

@@ -43,7 +43,7 @@ pub use mount_place::{FollowedPath, MountEntry, follow, mount_of, mounts_at, ope
 
 use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;
-use crate::fs::{Fs, RequestKind};
+use crate::fs::{Change, Fs, RequestKind};
 use crate::util::memory::lock;
 use crate::util::pool::{Pool, PoolGrowth};
 use fuser::{Config, Errno, FileHandle, ReplyEmpty, ReplyEntry, Session, SessionACL};
@@ -209,7 +209,7 @@ impl FuseServer {
     /// Runs the job of a request: on a worker if it may block or another session thread runs a job,
     /// otherwise on this thread. Then makes the kernel drop pages that the job has made stale
     /// without waiting for them, and forget names if it knows too many.
-    fn dispatch(&self, request: RequestKind, job: impl FnOnce(&Fs) + Send + 'static) {
+    fn dispatch(&self, request: RequestKind, job: impl FnOnce(&Change) + Send + 'static) {
         let inline = if self.fs.may_block(request) {
             None
         } else {
@@ -219,8 +219,9 @@ impl FuseServer {
         let notices = self.notices.clone();
         let names = self.names.clone();
         let job = move || {
-            job(&fs);
-            notices.drop_stale();
+            let change = fs.change();
+            job(&change);
+            notices.drop_stale(change.take_stale_pages());
             names.enforce();
         };
         match inline {
@@ -235,13 +236,14 @@ impl FuseServer {
         &self,
         request: RequestInfo,
         reply: R,
-        work: impl FnOnce(&Fs, &RequestInfo) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&Change, &RequestInfo) -> Result<T> + Send + 'static,
         send: impl FnOnce(R, T) + Send + 'static,
     ) {
         let notices = self.notices.clone();
         self.dispatch(RequestKind::Change, move |fs| {
             let done = request.run(fs, || work(fs, &request));
-            notices.reply_after(move || finish(done, reply, send));
+            let stale = fs.take_stale_pages();
+            notices.reply_after(stale, &[], move || finish(done, reply, send));
         });
     }
 
@@ -250,7 +252,7 @@ impl FuseServer {
         &self,
         request: Option<RequestInfo>,
         reply: ReplyEntry,
-        work: impl FnOnce(&Fs, &RequestInfo) -> Result<Attributes> + Send + 'static,
+        work: impl FnOnce(&Change, &RequestInfo) -> Result<Attributes> + Send + 'static,
     ) {
         let Some(request) = request else {
             return reply.error(Errno::EILSEQ);
@@ -266,7 +268,7 @@ impl FuseServer {
         &self,
         request: Option<RequestInfo>,
         reply: ReplyEmpty,
-        work: impl FnOnce(&Fs, &RequestInfo) -> Result<()> + Send + 'static,
+        work: impl FnOnce(&Change, &RequestInfo) -> Result<()> + Send + 'static,
     ) {
         let Some(request) = request else {
             return reply.error(Errno::EILSEQ);
@@ -280,13 +282,14 @@ impl FuseServer {
         request: RequestInfo,
         handle: FileHandle,
         reply: ReplyEmpty,
-        work: impl FnOnce(&Fs) -> Result<()> + Send + 'static,
+        work: impl FnOnce(&Change) -> Result<()> + Send + 'static,
     ) {
         let notices = self.notices.clone();
         self.dispatch(RequestKind::Change, move |fs| {
             let files = fs.files_with_pages(handle.0);
             let done = request.run(fs, || work(fs));
-            notices.reply_after_others(&files, move || finish(done, reply, send_ok));
+            let stale = fs.take_stale_pages();
+            notices.reply_after(stale, &files, move || finish(done, reply, send_ok));
         });
     }
 }

@@ -42,7 +42,7 @@ pub fn unmount_after(
 /// Stores everything and unmounts. Returns whether the mount stays and must be checked again.
 fn is_kept(timeout: Duration, fs: &Fs, mountpoint: &Mountpoint) -> bool {
     // a failure is on record; a loss is reported at the end
-    if fs.store_all().is_err() {
+    if fs.change().store_all().is_err() {
         return true;
     }
     let shown = mountpoint.path().display();

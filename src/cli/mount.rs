@@ -561,7 +561,7 @@ impl SignalHandler {
                     let fs = self.fs.clone();
                     // this thread must take the next signal; a failure is on record, and storing is
                     // tried again at the end
-                    let _ = start_thread("flush", move || fs.store_all());
+                    let _ = start_thread("flush", move || fs.change().store_all());
                     log::warn!(
                         "{shown} is in use: it ends when its files are closed, or with another signal"
                     );

@@ -58,7 +58,7 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     let mut progress = ProgressLine::start(known);
     let copied = copy(&flat, from, room, &mut input, &mut progress);
     // a failed copy may have written chunks: fsync stores those, too
-    let stored = flat.fs.fsync(flat.handle);
+    let stored = flat.fs.change().fsync(flat.handle);
     progress.end();
     let more = copied.and_then(|copied| stored.map(|()| copied.more));
     let has_more = more.map_err(|e| e.context(shown))?;
@@ -138,7 +138,7 @@ pub fn copy(
         let len = read_full(input, &mut buffer[..want])?;
         let mut bytes = &buffer[..len];
         while !bytes.is_empty() {
-            let written = flat.fs.write(flat.handle, from + done, bytes)?;
+            let written = flat.fs.change().write(flat.handle, from + done, bytes)?;
             bytes = &bytes[written..];
             done += written as u64;
         }

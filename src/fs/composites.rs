@@ -118,12 +118,12 @@ proptest! {
             }
             let data: Vec<u8> = (0..len).map(|i| seed.wrapping_add(i as u8 * 3)).collect();
             if closed {
-                prop_assert_eq!(fs.write(handle, offset as u64, &data).unwrap_err().errno(), libc::EPERM);
-                fs.flush(handle).unwrap();
-                fs.release(handle);
+                prop_assert_eq!(fs.change().write(handle, offset as u64, &data).unwrap_err().errno(), libc::EPERM);
+                fs.change().flush(handle).unwrap();
+                fs.change().release(handle);
                 handle = open(&fs, composite.clone());
             }
-            let written = fs.write(handle, offset as u64, &data);
+            let written = fs.change().write(handle, offset as u64, &data);
             closed = offset + len > model.len();
             if closed {
                 prop_assert_eq!(written.unwrap_err().errno(), libc::EFBIG);
@@ -136,8 +136,8 @@ proptest! {
                 }
         }
         // another mount shows the same bytes, in the arrays' own byte order
-        fs.flush(handle).unwrap();
-        fs.release(handle);
+        fs.change().flush(handle).unwrap();
+        fs.change().release(handle);
         let fs = mount(&store, 1 << 16);
         let flat = |name: &str| {
             let inode = fs.lookup(fs.lookup(1, name).unwrap().inode, "data.raw").unwrap().inode;
@@ -162,24 +162,27 @@ fn a_container_shows_writes_and_not_another_shape() {
     let array = fs.lookup(1, "a").unwrap().inode;
     let [raw, npy] = ["data.raw", "data.npy"].map(|name| fs.lookup(array, name).unwrap().inode);
     let [raw, npy] = [raw, npy].map(|inode| fs.open(inode, true, false).unwrap().handle);
-    fs.write(raw, 3, &[9, 8, 7]).unwrap();
+    fs.change().write(raw, 3, &[9, 8, 7]).unwrap();
     let bytes = read(&fs, npy, 0, 1000).unwrap();
     assert_eq!(
         (&bytes[..8], bytes.len()),
         (&b"\x93NUMPY\x01\x00"[..], 128 + 30)
     );
     assert_eq!(bytes[128..136], [0, 0, 0, 9, 8, 7, 0, 0]);
-    assert_eq!(fs.write(npy, 0, &bytes[..130]).unwrap(), 130);
+    assert_eq!(fs.change().write(npy, 0, &bytes[..130]).unwrap(), 130);
     assert_eq!(
-        fs.write(npy, 60, b"other").unwrap_err().errno(),
+        fs.change().write(npy, 60, b"other").unwrap_err().errno(),
         libc::EPERM
     );
-    assert_eq!(fs.write(npy, 129, &[5]).unwrap_err().errno(), libc::EPERM);
+    assert_eq!(
+        fs.change().write(npy, 129, &[5]).unwrap_err().errno(),
+        libc::EPERM
+    );
     let npy = fs
         .open(fs.lookup(array, "data.npy").unwrap().inode, true, false)
         .unwrap()
         .handle;
-    fs.write(npy, 129, &[5]).unwrap();
+    fs.change().write(npy, 129, &[5]).unwrap();
     assert_eq!(read(&fs, raw, 0, 4).unwrap(), [0, 5, 0, 9]);
     let chunk = fs
         .open(fs.lookup(array, "0").unwrap().inode, false, false)
@@ -222,7 +225,7 @@ fn an_array_of_another_dtype_is_another_array() {
             "{other}"
         );
         assert_eq!(
-            fs.write(npy, 128, &[1, 2]).unwrap_err().errno(),
+            fs.change().write(npy, 128, &[1, 2]).unwrap_err().errno(),
             libc::ESTALE,
             "{other}"
         );
@@ -257,7 +260,7 @@ fn pages_of_data_raw_are_dropped_when_a_container_has_seen_the_change_first() {
     let open_raw = || {
         let opened = fs.open(raw, false, false).unwrap();
         let bytes = read(&fs, opened.handle, 0, 4).unwrap();
-        fs.release(opened.handle);
+        fs.change().release(opened.handle);
         (opened.pages, bytes)
     };
     assert_eq!(open_raw(), (KernelPages::Fresh, vec![1; 4]));
@@ -307,14 +310,18 @@ fn doubles_are_written_in_parts() {
         .iter()
         .flat_map(|day| day.to_be_bytes())
         .collect();
-    fs.write(handle, 0, &days).unwrap();
+    fs.change().write(handle, 0, &days).unwrap();
     // the first 2 bytes turn the second double, -2.0, into -3.0; the last 7 turn the third, 700000,
     // into 701024
-    fs.write(handle, 8, &(-3.0f64).to_be_bytes()[..2]).unwrap();
-    fs.write(handle, 17, &701_024f64.to_be_bytes()[1..])
+    fs.change()
+        .write(handle, 8, &(-3.0f64).to_be_bytes()[..2])
+        .unwrap();
+    fs.change()
+        .write(handle, 17, &701_024f64.to_be_bytes()[1..])
         .unwrap();
     assert_eq!(
-        fs.write(handle, 8, &0.5f64.to_be_bytes())
+        fs.change()
+            .write(handle, 8, &0.5f64.to_be_bytes())
             .unwrap_err()
             .errno(),
         libc::EINVAL
@@ -355,16 +362,16 @@ fn half_an_item_waits_for_the_other_half() {
     let text = ["äö\0\0\0\0", "ab\0\0\0\0\0\0", "ß\0\0\0\0\0\0"]
         .concat()
         .into_bytes();
-    fs.write(handle, 0, &text[..3]).unwrap();
+    fs.change().write(handle, 0, &text[..3]).unwrap();
     assert_eq!(
         read(&fs, handle, 0, 4).unwrap(),
         [text[0], text[1], text[2], 0]
     );
-    assert_eq!(fs.flush(handle).unwrap_err().errno(), libc::EINVAL);
-    fs.write(handle, 3, &text[3..17]).unwrap();
-    fs.write(handle, 17, &text[17..]).unwrap();
+    assert_eq!(fs.change().flush(handle).unwrap_err().errno(), libc::EINVAL);
+    fs.change().write(handle, 3, &text[3..17]).unwrap();
+    fs.change().write(handle, 17, &text[17..]).unwrap();
     assert_eq!(read(&fs, handle, 0, 24).unwrap(), text);
-    fs.flush(handle).unwrap();
+    fs.change().flush(handle).unwrap();
     let flat = fs
         .lookup(fs.lookup(1, "s").unwrap().inode, "data.raw")
         .unwrap()

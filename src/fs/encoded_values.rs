@@ -5,7 +5,7 @@
 //! one before; and no read is older than a replacement, as after any other write
 //! (`array::freshness`).
 
-use super::Fs;
+use super::{Change, Fs};
 use crate::array::Array;
 use crate::cache::ChunkPart;
 use crate::error::{Error, Kind, Result};
@@ -33,6 +33,86 @@ impl Fs {
         unnamed_file(&self.options.spill.directory)
     }
 
+    /// Returns whether the content of a file that is to become a chunk is an encoded one.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if the content is neither a decoded chunk nor an encoded one, or may be either.
+    pub(super) fn is_encoded(&self, array: &Array, chunk: ChunkId, content: &[u8]) -> Result<bool> {
+        let size = array.grid().chunk_size(chunk);
+        let is_decoded = if array.metadata().has_objects() {
+            array
+                .check_objects(chunk, content)
+                .map_err(|e| Error::invalid(e.message()))
+        } else if content.len() == size {
+            Ok(())
+        } else {
+            let why = format!(
+                "{} bytes can't become a chunk of {size}, and do not decode to one",
+                content.len()
+            );
+            Err(Error::invalid(why).context(array.stored_key(chunk)))
+        };
+        if !array.is_stored_form(chunk, content)? {
+            return is_decoded.map(|()| false);
+        }
+        if is_decoded.is_ok() {
+            let why =
+                "the bytes may be a decoded chunk or an encoded one; write to data.raw instead";
+            return Err(Error::invalid(why).context(array.stored_key(chunk)));
+        }
+        Ok(true)
+    }
+
+    /// Checks that every chunk in a value can be read.
+    fn check_encoded(
+        &self,
+        EncodedValue { array, chunk }: &EncodedValue,
+        file: &File,
+    ) -> Result<()> {
+        let candidate = array.with_value(*chunk, file)?;
+        let check = |member: ChunkId| match self.cache.get(&candidate, member, ChunkPart::Whole)? {
+            Some(part) => candidate.check_objects(member, part.bytes()),
+            None => Ok(()),
+        };
+        for member in candidate.chunks_beside(*chunk) {
+            let checked = check(member);
+            self.cache.discard_chunk(&candidate, member);
+            checked.map_err(|e| {
+                if e.kind() == Kind::Damaged {
+                    Error::invalid(e.message())
+                } else {
+                    e
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Copies a plain key into an unnamed file.
+    pub(super) fn copy_of(&self, from: &Key) -> Result<File> {
+        let store = self.tree.hierarchy().store();
+        let stat = store
+            .stat(from)
+            .map_err(|e| e.context(from))?
+            .ok_or_else(Error::stale)?;
+        let file = unnamed_file(&self.options.spill.directory)?;
+        self.in_pieces(from, 0..stat.size, |at, piece| {
+            file.write_all_at(piece, at)?;
+            Ok(piece.len())
+        })?;
+        Ok(file)
+    }
+
+    /// Writes bytes into an unnamed file.
+    pub(super) fn file_of(&self, bytes: &[u8]) -> Result<File> {
+        let file = unnamed_file(&self.options.spill.directory)?;
+        file.write_all_at(bytes, 0)?;
+        Ok(file)
+    }
+}
+
+impl Change<'_> {
     /// Replaces an encoded value by the content of a file.
     ///
     /// # Errors
@@ -103,89 +183,11 @@ impl Fs {
         self.replace_checked(&value, &self.file_of(content)?)
     }
 
-    /// Returns whether the content of a file that is to become a chunk is an encoded one.
-    ///
-    /// # Errors
-    ///
-    /// EINVAL if the content is neither a decoded chunk nor an encoded one, or may be either.
-    pub(super) fn is_encoded(&self, array: &Array, chunk: ChunkId, content: &[u8]) -> Result<bool> {
-        let size = array.grid().chunk_size(chunk);
-        let is_decoded = if array.metadata().has_objects() {
-            array
-                .check_objects(chunk, content)
-                .map_err(|e| Error::invalid(e.message()))
-        } else if content.len() == size {
-            Ok(())
-        } else {
-            let why = format!(
-                "{} bytes can't become a chunk of {size}, and do not decode to one",
-                content.len()
-            );
-            Err(Error::invalid(why).context(array.stored_key(chunk)))
-        };
-        if !array.is_stored_form(chunk, content)? {
-            return is_decoded.map(|()| false);
-        }
-        if is_decoded.is_ok() {
-            let why =
-                "the bytes may be a decoded chunk or an encoded one; write to data.raw instead";
-            return Err(Error::invalid(why).context(array.stored_key(chunk)));
-        }
-        Ok(true)
-    }
-
-    /// Checks that every chunk in a value can be read.
-    fn check_encoded(
-        &self,
-        EncodedValue { array, chunk }: &EncodedValue,
-        file: &File,
-    ) -> Result<()> {
-        let candidate = array.with_value(*chunk, file)?;
-        let check = |member: ChunkId| match self.cache.get(&candidate, member, ChunkPart::Whole)? {
-            Some(part) => candidate.check_objects(member, part.bytes()),
-            None => Ok(()),
-        };
-        for member in candidate.chunks_beside(*chunk) {
-            let checked = check(member);
-            self.cache.discard_chunk(&candidate, member);
-            checked.map_err(|e| {
-                if e.kind() == Kind::Damaged {
-                    Error::invalid(e.message())
-                } else {
-                    e
-                }
-            })?;
-        }
-        Ok(())
-    }
-
     /// Guards the chunks of a value that is about to be replaced against the pages of all files.
     fn guard_value(&self, EncodedValue { array, chunk }: &EncodedValue) {
         array
             .chunks_beside(*chunk)
             .take(MAX_GUARDED)
             .for_each(|member| self.guard_chunk(array, member));
-    }
-
-    /// Copies a plain key into an unnamed file.
-    pub(super) fn copy_of(&self, from: &Key) -> Result<File> {
-        let store = self.tree.hierarchy().store();
-        let stat = store
-            .stat(from)
-            .map_err(|e| e.context(from))?
-            .ok_or_else(Error::stale)?;
-        let file = unnamed_file(&self.options.spill.directory)?;
-        self.in_pieces(from, 0..stat.size, |at, piece| {
-            file.write_all_at(piece, at)?;
-            Ok(piece.len())
-        })?;
-        Ok(file)
-    }
-
-    /// Writes bytes into an unnamed file.
-    pub(super) fn file_of(&self, bytes: &[u8]) -> Result<File> {
-        let file = unnamed_file(&self.options.spill.directory)?;
-        file.write_all_at(bytes, 0)?;
-        Ok(file)
     }
 }

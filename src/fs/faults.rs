@@ -35,10 +35,10 @@ fn prepare(root: &Path) {
         ("other", NEW),
     ] {
         let directory = fs.lookup(1, "a").unwrap().inode;
-        let (_, opened) = fs.create(directory, name, true, false).unwrap();
-        fs.write(opened.handle, 0, bytes).unwrap();
-        fs.flush(opened.handle).unwrap();
-        fs.release(opened.handle);
+        let (_, opened) = fs.change().create(directory, name, true, false).unwrap();
+        fs.change().write(opened.handle, 0, bytes).unwrap();
+        fs.change().flush(opened.handle).unwrap();
+        fs.change().release(opened.handle);
     }
 }
 
@@ -85,7 +85,7 @@ fn a_rename_that_fails_loses_nothing() {
                     errno: libc::EIO,
                     applied,
                 });
-                let renamed = fs.rename((inode, from), (inode, to), false);
+                let renamed = fs.change().rename((inode, from), (inode, to), false);
                 let calls = store.calls(operation) - before;
                 store.heal();
                 let what =

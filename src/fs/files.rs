@@ -13,7 +13,7 @@ pub mod view;
 
 use super::write::{WriteMode, ZEROS};
 use super::write_record::WriteRecord;
-use super::{Fs, KernelPages};
+use super::{Change, Fs, KernelPages};
 use crate::array::Array;
 use crate::cache::{CachedRun, Wait};
 use crate::error::{Error, Result};
@@ -65,7 +65,7 @@ pub trait OpenFile: Send + Sync {
     /// EFBIG past the end of a file of fixed size; EBADF if the file cannot be written.
     fn write(
         &self,
-        _fs: &Fs,
+        _fs: &Change,
         _offset: u64,
         _data: &[u8],
         _mode: WriteMode,
@@ -74,7 +74,7 @@ pub trait OpenFile: Send + Sync {
     }
 
     /// Writes zeros over a part of the file.
-    fn write_zeros(&self, fs: &Fs, range: Range<u64>) -> Result<()> {
+    fn write_zeros(&self, fs: &Change, range: Range<u64>) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(ZEROS.len() as u64) as usize;
@@ -92,12 +92,12 @@ pub trait OpenFile: Send + Sync {
 
     /// Stores everything written through the file, and returns the first error. Data that cannot be
     /// stored stay dirty.
-    fn flush(&self, _fs: &Fs) -> Result<()> {
+    fn flush(&self, _fs: &Change) -> Result<()> {
         Ok(())
     }
 
     /// Flushes, and makes the file itself durable if the store does not sync it.
-    fn fsync(&self, fs: &Fs) -> Result<()> {
+    fn fsync(&self, fs: &Change) -> Result<()> {
         self.flush(fs)
     }
 
@@ -123,7 +123,7 @@ pub trait OpenFile: Send + Sync {
 
     /// Ends the file, because its last descriptor was closed. The preceding flush has reported
     /// errors; new ones are logged.
-    fn release(&self, _fs: &Fs) {}
+    fn release(&self, _fs: &Change) {}
 
     /// Returns whether `release` may block on the store.
     fn release_may_block(&self) -> bool {

@@ -289,7 +289,7 @@ fn chunks_of_one_read_are_requested_concurrently() {
 #[test]
 fn an_opening_does_not_revalidate_many_chunks() {
     let case = case(&[16 * M], &[64 * K], ZLIB, 64 << 20);
-    let close = |opened: OpenedFile| case.fs.release(opened.handle);
+    let close = |opened: OpenedFile| case.fs.change().release(opened.handle);
     let first = case.open();
     case.read(first.handle, 0, 4 * K);
     close(first);
@@ -324,13 +324,14 @@ fn chunks_are_stored_concurrently() {
     for at in (0..16 * M).step_by(M as usize) {
         assert_eq!(
             case.fs
+                .change()
                 .write(handle, at, &vec![1 + (at >> 20) as u8; M as usize])
                 .unwrap(),
             M as usize
         );
     }
     let start = Instant::now();
-    case.fs.flush(handle).unwrap();
+    case.fs.change().flush(handle).unwrap();
     assert!(start.elapsed() < 64 * LATENCY, "{:?}", start.elapsed());
     assert_eq!(case.store.puts.load(Ordering::SeqCst) as u64, case.chunks);
     let most = case.store.max_in_flight.load(Ordering::SeqCst);

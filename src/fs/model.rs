@@ -197,7 +197,7 @@ impl Model {
             Op::WriteFlat(at, len) => {
                 let (start, len) = self.flat_range(at, len);
                 let data = self.some_bytes(len);
-                match self.fs.write(self.handle, start as u64, &data) {
+                match self.fs.change().write(self.handle, start as u64, &data) {
                     // the cache is full; the bytes accepted before it was are visible
                     Err(e) if self.fails && e.errno() == libc::ENOSPC => {
                         return self.check_failed_write(start, &data);
@@ -228,14 +228,14 @@ impl Model {
             }
             Op::ReadChunk(chunk) => self.check_chunk(chunk)?,
             Op::Flush => {
-                if self.succeeds(|fs, handle| fs.fsync(handle))? {
+                if self.succeeds(|fs, handle| fs.change().fsync(handle))? {
                     self.dirty.fill(false);
                 }
             }
             Op::Reopen => {
                 self.heal();
-                self.fs.flush(self.handle)?;
-                self.fs.release(self.handle);
+                self.fs.change().flush(self.handle)?;
+                self.fs.change().release(self.handle);
                 self.fs = Model::remount(&self.store, self.bound, self.remembers);
                 self.handle = open(&self.fs, FLAT, true)?;
                 self.dirty.fill(false);
@@ -251,9 +251,9 @@ impl Model {
             Op::Erase(chunk) => {
                 let id = (chunk * self.grid.chunk_count() as f64) as usize;
                 self.heal();
-                self.fs.flush(self.handle)?;
+                self.fs.change().flush(self.handle)?;
                 let array = self.fs.tree.array(&Key::normalize("a")?)?;
-                self.fs.erase_chunk(&array, ChunkId(id as u64))?;
+                self.fs.change().erase_chunk(&array, ChunkId(id as u64))?;
                 let mut whole = vec![0; self.chunks[id].len()];
                 array.fill(&mut whole, 0);
                 (self.chunks[id], self.there[id]) = (whole, false);
@@ -342,9 +342,9 @@ impl Model {
             Err(e) if self.fails && e.errno() == libc::ENOENT => return Ok(()),
             handle => handle?,
         };
-        match self.fs.write(handle, start as u64, &data) {
+        match self.fs.change().write(handle, start as u64, &data) {
             Err(e) if self.fails && e.errno() == libc::ENOSPC => {
-                self.fs.release(handle);
+                self.fs.change().release(handle);
                 return Ok(());
             }
             written => assert_eq!(written?, len),
@@ -363,7 +363,7 @@ impl Model {
         // mark the whole chunk, whichever bytes were written: another writer must not change any of
         // it
         self.mark_dirty(id);
-        self.fs.release(handle);
+        self.fs.change().release(handle);
         Ok(())
     }
 
@@ -396,7 +396,7 @@ impl Model {
         let is_right =
             |i: usize| out[i] == shown[i] || !inside[i] && out[i] == fill[i % fill.len()];
         assert!((0..out.len()).all(is_right), "chunk {name}");
-        self.fs.release(handle);
+        self.fs.change().release(handle);
         Ok(())
     }
 
@@ -472,11 +472,13 @@ impl Model {
         other.store_objects().unwrap();
         self.heal();
         if start % 2 == 0 {
-            self.fs.flush(self.handle).unwrap();
+            self.fs.change().flush(self.handle).unwrap();
         }
         // "seen at the next open"
         let again = open(&self.fs, FLAT, true).unwrap();
-        self.fs.release(std::mem::replace(&mut self.handle, again));
+        self.fs
+            .change()
+            .release(std::mem::replace(&mut self.handle, again));
         self.dirty.fill(false); // releasing the old handle has stored everything
     }
 }

@@ -3,7 +3,7 @@
 use super::files::draft::Draft;
 use super::files::plain::PlainFile;
 use super::files::{NewFile, OpenFile};
-use super::{Fs, OpenedFile};
+use super::{Change, Fs, OpenedFile};
 use crate::array::Array;
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, Target};
@@ -102,57 +102,6 @@ impl Fs {
             inode: draft.inode,
             ..attributes
         })
-    }
-
-    /// Creates a file, or opens an existing one unless `exclusive`, for reading and writing. Counts
-    /// a lookup of it.
-    pub fn create(
-        &self,
-        parent: u64,
-        name: &str,
-        exclusive: bool,
-        truncate: bool,
-    ) -> Result<(Attributes, OpenedFile)> {
-        self.writable()?;
-        let (parent, name) = self.place(parent, name)?;
-        self.tree
-            .hierarchy()
-            .check_not_archived(&parent.path().child(&name)?)?;
-        let (attributes, new) = match self.find(&parent, &name)? {
-            Some((node, _)) if exclusive && !self.unlinked.create(&node.path()) => {
-                return Err(Error::system(libc::EEXIST));
-            }
-            // an exclusive creation is one of a removed file
-            Some((node, _)) => return self.open_existing(node, truncate || exclusive),
-            None => self.create_new(self.tree.target(&parent, &name)?, &name, exclusive)?,
-        };
-        let is_chunk = new.file.as_chunk().is_some();
-        let opened = self.insert(new);
-        Ok((
-            if is_chunk {
-                self.created(opened.handle, attributes)
-            } else {
-                attributes
-            },
-            opened,
-        ))
-    }
-
-    fn open_existing(&self, node: Node, truncate: bool) -> Result<(Attributes, OpenedFile)> {
-        let inode = self.tree.remember(node);
-        let opened = self.open(inode, true, false).and_then(|opened| {
-            let sized = if truncate {
-                self.set_size(inode, 0, Some(opened.handle)).map(drop)
-            } else {
-                Ok(())
-            };
-            let attributes = sized.and_then(|()| self.attributes(inode));
-            Ok((
-                attributes.inspect_err(|_| self.release(opened.handle))?,
-                opened,
-            ))
-        });
-        opened.inspect_err(|_| self.tree.forget(inode, 1))
     }
 
     fn create_new(
@@ -333,89 +282,6 @@ impl Fs {
         }
     }
 
-    /// Removes a file for a thread. Flat bytes and headers exist as long as their array: their
-    /// removal changes nothing, except that the thread may create them anew.
-    pub fn unlink(&self, parent: u64, name: &str, thread: u32) -> Result<()> {
-        self.writable()?;
-        let (parent, name) = self.place(parent, name)?;
-        let found = self.find(&parent, &name)?;
-        let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
-        if matches!(
-            node,
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..)
-        ) {
-            self.unlinked.add(node.path(), thread);
-        }
-        self.remove(&node)
-    }
-
-    pub(super) fn remove(&self, node: &Node) -> Result<()> {
-        let was_draft = self.drafts.forget(&node.path()) | self.created_chunks.forget(&node.path());
-        let gone = || Error::system(libc::ENOENT);
-        match node {
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => Ok(()),
-            Node::Chunk(key, name) => {
-                let (array, chunk) = self.tree.stored_chunk(key, name)?;
-                // the array's shape and key must not change before the chunk is handed over as
-                // erased
-                let _writing = self.resizing.writing_to(&array)?;
-                let erased = self.erase_chunk(&array, chunk)?;
-                if self.tree.chunk(key, name).is_err() {
-                    // no file of the array stores what lies outside of it
-                    array.store_objects()?;
-                }
-                if erased || was_draft {
-                    Ok(())
-                } else {
-                    Err(gone())
-                }
-            }
-            Node::Metadata(key, file) => {
-                if self.changes_array(key, *file)? {
-                    self.flush_below(key)?;
-                }
-                match self.tree.hierarchy().remove_document(key, *file) {
-                    Err(e) if was_draft && e.kind() == Kind::NotFound => {}
-                    removed => removed?,
-                }
-                self.tree.document_changed();
-                Ok(())
-            }
-            Node::Value(key) | Node::Unreadable(key) => {
-                let removed = match self.tree.encoded_value(key) {
-                    Ok(Some(value)) => self.erase_encoded(&value)?,
-                    _ => self
-                        .tree
-                        .hierarchy()
-                        .store()
-                        .delete(key)
-                        .map_err(|e| e.context(key))?,
-                };
-                self.tree.removed(node);
-                if removed || was_draft {
-                    Ok(())
-                } else {
-                    Err(gone())
-                }
-            }
-            Node::Directory(_) | Node::ViewDirectory(..) => Err(Error::system(libc::EISDIR)),
-            Node::ControlDirectory | Node::Control(_) => Err(Error::system(libc::EPERM)),
-        }
-    }
-
-    /// Removes a chunk from the store and from the cache. Returns whether there was one.
-    pub(super) fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
-        let was_written = self.cache.is_dirty(array, chunk);
-        self.guard_chunk(array, chunk);
-        // do this without the chunk's lock: it waits for a write-back, which takes that lock
-        self.cache.discard_chunk(array, chunk);
-        let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
-        self.cache.record_erased(array, chunk);
-        // another reader may have loaded the chunk meanwhile
-        self.cache.discard_chunk(array, chunk);
-        Ok(erased? || was_written)
-    }
-
     /// Returns whether a lookup by the thread must not find `name`, though it exists: see
     /// `unlinked`.
     pub fn hides(&self, parent: u64, name: &str, thread: u32) -> bool {
@@ -511,30 +377,6 @@ impl Fs {
         Ok(())
     }
 
-    /// Sets the size of a file in bytes, through the open file `handle` if there is one.
-    ///
-    /// # Errors
-    ///
-    /// EFBIG if a fixed size would have to grow.
-    pub fn set_size(&self, inode: u64, size: u64, handle: Option<u64>) -> Result<Attributes> {
-        self.writable()?;
-        match self.tree.node(inode) {
-            Ok(node) if self.has_fixed_size(&node)? => {
-                self.truncate_file(inode, &node, size, handle)?
-            }
-            Ok(node) => match self.drafts.get(&node.path()) {
-                Some(draft) => draft.set_len(size)?,
-                None => {
-                    let file = self.open_to_write(inode, &node)?.file;
-                    file.set_len(size)?;
-                    file.flush(self)?;
-                }
-            },
-            Err(e) => self.unlinked_file(inode).ok_or(e)?.0.set_len(size)?,
-        }
-        self.attributes(inode)
-    }
-
     /// Sets or, without a value, removes a user attribute of a group or array through an extended
     /// attribute.
     ///
@@ -584,5 +426,165 @@ impl Fs {
     /// Returns the space of the store; `None` if the store does not know it.
     pub fn space(&self) -> Result<Option<Space>> {
         self.tree.hierarchy().store().space()
+    }
+}
+
+impl Change<'_> {
+    /// Creates a file, or opens an existing one unless `exclusive`, for reading and writing. Counts
+    /// a lookup of it.
+    pub fn create(
+        &self,
+        parent: u64,
+        name: &str,
+        exclusive: bool,
+        truncate: bool,
+    ) -> Result<(Attributes, OpenedFile)> {
+        self.writable()?;
+        let (parent, name) = self.place(parent, name)?;
+        self.tree
+            .hierarchy()
+            .check_not_archived(&parent.path().child(&name)?)?;
+        let (attributes, new) = match self.find(&parent, &name)? {
+            Some((node, _)) if exclusive && !self.unlinked.create(&node.path()) => {
+                return Err(Error::system(libc::EEXIST));
+            }
+            // an exclusive creation is one of a removed file
+            Some((node, _)) => return self.open_existing(node, truncate || exclusive),
+            None => self.create_new(self.tree.target(&parent, &name)?, &name, exclusive)?,
+        };
+        let is_chunk = new.file.as_chunk().is_some();
+        let opened = self.insert(new);
+        Ok((
+            if is_chunk {
+                self.created(opened.handle, attributes)
+            } else {
+                attributes
+            },
+            opened,
+        ))
+    }
+
+    fn open_existing(&self, node: Node, truncate: bool) -> Result<(Attributes, OpenedFile)> {
+        let inode = self.tree.remember(node);
+        let opened = self.open(inode, true, false).and_then(|opened| {
+            let sized = if truncate {
+                self.set_size(inode, 0, Some(opened.handle)).map(drop)
+            } else {
+                Ok(())
+            };
+            let attributes = sized.and_then(|()| self.attributes(inode));
+            Ok((
+                attributes.inspect_err(|_| self.release(opened.handle))?,
+                opened,
+            ))
+        });
+        opened.inspect_err(|_| self.tree.forget(inode, 1))
+    }
+
+    /// Removes a file for a thread. Flat bytes and headers exist as long as their array: their
+    /// removal changes nothing, except that the thread may create them anew.
+    pub fn unlink(&self, parent: u64, name: &str, thread: u32) -> Result<()> {
+        self.writable()?;
+        let (parent, name) = self.place(parent, name)?;
+        let found = self.find(&parent, &name)?;
+        let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
+        if matches!(
+            node,
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..)
+        ) {
+            self.unlinked.add(node.path(), thread);
+        }
+        self.remove(&node)
+    }
+
+    pub(super) fn remove(&self, node: &Node) -> Result<()> {
+        let was_draft = self.drafts.forget(&node.path()) | self.created_chunks.forget(&node.path());
+        let gone = || Error::system(libc::ENOENT);
+        match node {
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => Ok(()),
+            Node::Chunk(key, name) => {
+                let (array, chunk) = self.tree.stored_chunk(key, name)?;
+                // the array's shape and key must not change before the chunk is handed over as
+                // erased
+                let _writing = self.resizing.writing_to(&array)?;
+                let erased = self.erase_chunk(&array, chunk)?;
+                if self.tree.chunk(key, name).is_err() {
+                    // no file of the array stores what lies outside of it
+                    array.store_objects()?;
+                }
+                if erased || was_draft {
+                    Ok(())
+                } else {
+                    Err(gone())
+                }
+            }
+            Node::Metadata(key, file) => {
+                if self.changes_array(key, *file)? {
+                    self.flush_below(key)?;
+                }
+                match self.tree.hierarchy().remove_document(key, *file) {
+                    Err(e) if was_draft && e.kind() == Kind::NotFound => {}
+                    removed => removed?,
+                }
+                self.tree.document_changed();
+                Ok(())
+            }
+            Node::Value(key) | Node::Unreadable(key) => {
+                let removed = match self.tree.encoded_value(key) {
+                    Ok(Some(value)) => self.erase_encoded(&value)?,
+                    _ => self
+                        .tree
+                        .hierarchy()
+                        .store()
+                        .delete(key)
+                        .map_err(|e| e.context(key))?,
+                };
+                self.tree.removed(node);
+                if removed || was_draft {
+                    Ok(())
+                } else {
+                    Err(gone())
+                }
+            }
+            Node::Directory(_) | Node::ViewDirectory(..) => Err(Error::system(libc::EISDIR)),
+            Node::ControlDirectory | Node::Control(_) => Err(Error::system(libc::EPERM)),
+        }
+    }
+
+    /// Removes a chunk from the store and from the cache. Returns whether there was one.
+    pub(super) fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
+        let was_written = self.cache.is_dirty(array, chunk);
+        self.guard_chunk(array, chunk);
+        // do this without the chunk's lock: it waits for a write-back, which takes that lock
+        self.cache.discard_chunk(array, chunk);
+        let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
+        self.cache.record_erased(array, chunk);
+        // another reader may have loaded the chunk meanwhile
+        self.cache.discard_chunk(array, chunk);
+        Ok(erased? || was_written)
+    }
+
+    /// Sets the size of a file in bytes, through the open file `handle` if there is one.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG if a fixed size would have to grow.
+    pub fn set_size(&self, inode: u64, size: u64, handle: Option<u64>) -> Result<Attributes> {
+        self.writable()?;
+        match self.tree.node(inode) {
+            Ok(node) if self.has_fixed_size(&node)? => {
+                self.truncate_file(inode, &node, size, handle)?
+            }
+            Ok(node) => match self.drafts.get(&node.path()) {
+                Some(draft) => draft.set_len(size)?,
+                None => {
+                    let file = self.open_to_write(inode, &node)?.file;
+                    file.set_len(size)?;
+                    file.flush(self)?;
+                }
+            },
+            Err(e) => self.unlinked_file(inode).ok_or(e)?.0.set_len(size)?,
+        }
+        self.attributes(inode)
     }
 }

@@ -15,6 +15,7 @@ use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::ArrayMetadata;
 use proptest::prelude::*;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -154,6 +155,8 @@ struct Kernel {
     /// For each byte, whether its last change came from another map: `data.raw` shows it after a
     /// notification.
     late: Vec<bool>,
+    /// The files that the request in progress has made stale.
+    stale: RefCell<Vec<StalePages>>,
     next: u8,
 }
 
@@ -200,12 +203,13 @@ impl Kernel {
             Mapped::Flat => Some(open(&fs, "data.raw", true, 0, SIZE)),
             Mapped::Npy => Some(open(&fs, "data.npy", true, HEADER as i64, HEADER + SIZE)),
             Mapped::Chunk => {
-                fs.write(flat.handle, 2 * CHUNK as u64, &[1]).unwrap();
-                fs.fsync(flat.handle).unwrap();
+                fs.change()
+                    .write(flat.handle, 2 * CHUNK as u64, &[1])
+                    .unwrap();
+                fs.change().fsync(flat.handle).unwrap();
                 Some(open(&fs, "2", true, -2 * CHUNK as i64, CHUNK))
             }
         };
-        fs.take_stale_pages();
         let mut expected = vec![0; SIZE];
         if mapped == Mapped::Chunk {
             expected[2 * CHUNK] = 1;
@@ -229,8 +233,17 @@ impl Kernel {
             expected,
             only_mapped,
             late: vec![false; SIZE],
+            stale: RefCell::default(),
             next: 1,
         }
+    }
+
+    /// Makes a change, and keeps the list of stale pages until the request is answered.
+    fn changed<T>(&self, work: impl FnOnce(&Change) -> T) -> T {
+        let change = self.fs.change();
+        let done = work(&change);
+        self.stale.borrow_mut().extend(change.take_stale_pages());
+        done
     }
 
     fn some_bytes(&mut self, len: usize) -> Vec<u8> {
@@ -249,7 +262,7 @@ impl Kernel {
 
     /// Answers a request: drops the stale pages that the answer waits for, and queues the others.
     fn answer(&mut self) {
-        for stale in self.fs.take_stale_pages() {
+        for stale in self.stale.take() {
             self.notices.push((stale.inode, stale.guards));
             if stale.is_awaited {
                 self.notify_of(stale.inode);
@@ -298,13 +311,13 @@ impl Kernel {
         let map = self.map.expect("a dirty page has a map");
         let at = (key.1 * PAGE) as u64;
         if self
-            .fs
-            .try_write(map.handle, at, &bytes, true)
+            .changed(|fs| fs.try_write(map.handle, at, &bytes, true))
             .unwrap()
             .is_none()
         {
             assert_eq!(
-                self.fs.write_waiting(map.handle, at, &bytes, true).unwrap(),
+                self.changed(|fs| fs.write_waiting(map.handle, at, &bytes, true))
+                    .unwrap(),
                 bytes.len()
             );
         }
@@ -316,7 +329,7 @@ impl Kernel {
             }
         }
         // the write-back of a page waits for no notification
-        let stale = self.fs.take_stale_pages();
+        let stale = self.stale.take();
         self.notices
             .extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
     }
@@ -385,7 +398,7 @@ impl Kernel {
     /// Queues the notifications of a cached write after its answer. With `again`, drops its pages:
     /// see `fuse::notify`.
     fn end_write(&mut self, at: usize, data: &[u8], again: bool) {
-        let stale = self.fs.take_stale_pages();
+        let stale = self.stale.take();
         self.notices
             .extend(stale.into_iter().map(|stale| (stale.inode, stale.guards)));
         if again {
@@ -404,11 +417,12 @@ impl Kernel {
         }
         let again = self.were_dropped;
         let written = self
-            .fs
-            .try_write(self.flat.handle, at as u64, &data, false)
+            .changed(|fs| fs.try_write(self.flat.handle, at as u64, &data, false))
             .unwrap();
-        let written =
-            written.unwrap_or_else(|| self.fs.write(self.flat.handle, at as u64, &data).unwrap());
+        let written = written.unwrap_or_else(|| {
+            self.changed(|fs| fs.write(self.flat.handle, at as u64, &data))
+                .unwrap()
+        });
         assert_eq!(written, data.len());
         self.end_write(at, &data, again);
     }
@@ -429,7 +443,7 @@ impl Kernel {
         let handle = self.flat.handle;
         let again = self.were_dropped;
         self.store.stop(Key::root().join("a"), 0);
-        let written = fs.try_write(handle, at as u64, &data, false).unwrap();
+        let written = self.changed(|fs| fs.try_write(handle, at as u64, &data, false).unwrap());
         let waiting = written
             .is_none()
             .then(|| fs.waiting_write(handle, at as u64, data.len()));
@@ -439,10 +453,13 @@ impl Kernel {
             let waits = waiting.is_some();
             let writer = waits.then(|| {
                 scope.spawn(move || {
-                    let written = fs.write_waiting(handle, at as u64, bytes, false).unwrap();
+                    let change = fs.change();
+                    let written = change
+                        .write_waiting(handle, at as u64, bytes, false)
+                        .unwrap();
                     drop(waiting);
                     assert_eq!(written, bytes.len());
-                    fs.take_stale_pages()
+                    change.take_stale_pages()
                 })
             });
             // the kernel drops the pages, and a program reads them
@@ -498,9 +515,9 @@ impl Kernel {
     }
 
     fn close(&mut self, file: Open) {
-        self.fs.flush(file.handle).unwrap();
+        self.changed(|fs| fs.flush(file.handle)).unwrap();
         self.answer();
-        self.fs.release(file.handle);
+        self.changed(|fs| fs.release(file.handle));
         self.answer();
     }
 
@@ -515,7 +532,8 @@ impl Kernel {
             self.drop_pages(file.inode, 0..CHUNK);
         }
         assert_eq!(
-            self.fs.write(file.handle, at as u64, &data).unwrap(),
+            self.changed(|fs| fs.write(file.handle, at as u64, &data))
+                .unwrap(),
             data.len()
         );
         let inside = range.len().saturating_sub(at).min(data.len());
@@ -532,17 +550,16 @@ impl Kernel {
             self.memory
                 .put(&Key::normalize("a/new.bin").unwrap(), &data)
                 .unwrap();
-            self.fs
-                .rename((array, "new.bin"), (array, &name), false)
+            self.changed(|fs| fs.rename((array, "new.bin"), (array, &name), false))
                 .unwrap();
             self.answer();
         } else {
             let handle = self.draft(array, &name);
-            self.fs.write(handle, 0, &data).unwrap();
+            self.changed(|fs| fs.write(handle, 0, &data)).unwrap();
             self.answer();
-            self.fs.flush(handle).unwrap();
+            self.changed(|fs| fs.flush(handle)).unwrap();
             self.answer();
-            self.fs.release(handle);
+            self.changed(|fs| fs.release(handle));
             self.answer();
         }
         let range = Kernel::chunk_range(chunk);
@@ -554,10 +571,16 @@ impl Kernel {
         match self.fs.lookup(array, name) {
             Ok(found) => {
                 let handle = self.fs.open(found.inode, true, false).unwrap().handle;
-                self.fs.set_size(found.inode, 0, Some(handle)).unwrap();
+                self.changed(|fs| fs.set_size(found.inode, 0, Some(handle)))
+                    .unwrap();
                 handle
             }
-            Err(_) => self.fs.create(array, name, true, false).unwrap().1.handle,
+            Err(_) => {
+                self.changed(|fs| fs.create(array, name, true, false))
+                    .unwrap()
+                    .1
+                    .handle
+            }
         }
     }
 
@@ -565,18 +588,25 @@ impl Kernel {
         let array = self.fs.lookup(1, "a").unwrap().inode;
         let data = self.some_bytes(CHUNK - 1);
         let handle = self.draft(array, &chunk.to_string());
-        self.fs.write(handle, 0, &data).unwrap();
+        self.changed(|fs| fs.write(handle, 0, &data)).unwrap();
         self.answer();
-        assert_eq!(self.fs.flush(handle).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(
+            self.changed(|fs| fs.flush(handle)).unwrap_err().errno(),
+            libc::EINVAL
+        );
         self.answer();
-        self.fs.release(handle);
+        self.changed(|fs| fs.release(handle));
         self.answer();
     }
 
     fn unlink(&mut self, chunk: usize) {
         let array = self.fs.lookup(1, "a").unwrap().inode;
         let is_mapped_chunk = self.map.is_some_and(|map| map.len == CHUNK) && chunk == 2;
-        if is_mapped_chunk || self.fs.unlink(array, &chunk.to_string(), 0).is_err() {
+        if is_mapped_chunk
+            || self
+                .changed(|fs| fs.unlink(array, &chunk.to_string(), 0))
+                .is_err()
+        {
             return;
         }
         let range = Kernel::chunk_range(chunk);
@@ -659,8 +689,7 @@ impl Kernel {
             self.drop_pages(inode, 0..usize::MAX);
         }
         self.answer();
-        self.fs
-            .set_size(inode, end as u64, Some(file.handle))
+        self.changed(|fs| fs.set_size(inode, end as u64, Some(file.handle)))
             .unwrap();
         self.pages
             .retain(|&(other, page), _| other != inode || page * PAGE < end);
@@ -688,7 +717,8 @@ impl Kernel {
         let data = self.some_bytes(len.min(SIZE - at));
         self.drop_pages(inode, at..at + data.len());
         assert_eq!(
-            self.fs.write(file.handle, at as u64, &data).unwrap(),
+            self.changed(|fs| fs.write(file.handle, at as u64, &data))
+                .unwrap(),
             data.len()
         );
         self.written(end.min(at), &vec![0; at.saturating_sub(end)]);
@@ -706,8 +736,8 @@ impl Kernel {
         if opened.pages != KernelPages::Kept {
             self.drop_pages(self.flat.inode, 0..usize::MAX);
         }
-        self.fs
-            .release(std::mem::replace(&mut self.reader.handle, opened.handle));
+        let before = std::mem::replace(&mut self.reader.handle, opened.handle);
+        self.changed(|fs| fs.release(before));
         self.answer();
     }
 
@@ -720,9 +750,9 @@ impl Kernel {
                 .copied()
                 .collect();
             dirty.into_iter().for_each(|key| self.write_back(key));
-            self.fs.fsync(map.handle).unwrap();
+            self.changed(|fs| fs.fsync(map.handle)).unwrap();
         }
-        self.fs.fsync(self.flat.handle).unwrap();
+        self.changed(|fs| fs.fsync(self.flat.handle)).unwrap();
         self.answer();
         // flush and fsync wait for the notifications of `data.raw`
         self.notify_of(self.flat.inode);
@@ -736,7 +766,8 @@ impl Kernel {
                 // the kernel writes back and drops the pages of the range before and after the
                 // write
                 self.drop_pages(self.flat.inode, at..at + data.len());
-                self.fs.write(self.flat.handle, at as u64, &data).unwrap();
+                self.changed(|fs| fs.write(self.flat.handle, at as u64, &data))
+                    .unwrap();
                 self.written(at, &data);
                 self.end_write(at, &data, true);
             }
@@ -749,7 +780,8 @@ impl Kernel {
                     let _ = self.cached(self.reader, at..at + data.len());
                 }
                 let again = self.fs.leaves_stale_pages(self.writer.handle);
-                self.fs.write(self.writer.handle, at as u64, &data).unwrap();
+                self.changed(|fs| fs.write(self.writer.handle, at as u64, &data))
+                    .unwrap();
                 self.written(at, &data);
                 self.end_write(at, &data, again);
             }
@@ -759,7 +791,8 @@ impl Kernel {
                 let place = HEADER + at;
                 self.drop_pages(inode, place..place + data.len());
                 assert_eq!(
-                    self.fs.write(self.npy.handle, place as u64, &data).unwrap(),
+                    self.changed(|fs| fs.write(self.npy.handle, place as u64, &data))
+                        .unwrap(),
                     data.len()
                 );
                 self.written(at, &data);
@@ -824,7 +857,7 @@ impl Kernel {
                 let range = Kernel::chunk_range(chunk);
                 let bytes = read(&self.fs, file.handle, 0, range.len());
                 self.check(range.start, &bytes, false, "the chunk file");
-                self.fs.release(file.handle);
+                self.changed(|fs| fs.release(file.handle));
             }
             Op::Sync => self.sync(),
             Op::Open => self.open_again(),

@@ -72,21 +72,22 @@ fn writes_during_changes_of_the_shape_are_visible_and_kept() {
             while !done.load(Ordering::Relaxed) {
                 value = value.wrapping_add(1);
                 // a chunk, and the first half of the next one, which the end of the array crosses
-                assert_eq!(fs.write(handle, 16, &[value; 12]).unwrap(), 12);
+                assert_eq!(fs.change().write(handle, 16, &[value; 12]).unwrap(), 12);
                 fs.read(handle, 16, 12, &mut read).unwrap();
                 assert_eq!(read, [value; 12]);
             }
-            fs.flush(handle).unwrap();
+            fs.change().flush(handle).unwrap();
             value
         });
         let until = Until(&done);
         for turn in 0..1000 {
-            fs.put_document(
-                &key,
-                MetadataFile::Array,
-                document([29, 64][turn % 2]).as_bytes(),
-            )
-            .unwrap();
+            fs.change()
+                .put_document(
+                    &key,
+                    MetadataFile::Array,
+                    document([29, 64][turn % 2]).as_bytes(),
+                )
+                .unwrap();
         }
         drop(until);
         writer.join().unwrap()
@@ -116,16 +117,17 @@ fn nothing_is_stored_at_the_old_key_of_a_renamed_array() {
                         continue;
                     };
                     // the write succeeds or reports an error
-                    let _ = fs.write(handle, 3, &[7; 20]);
-                    let _ = fs.flush(handle);
-                    fs.release(handle);
+                    let _ = fs.change().write(handle, 3, &[7; 20]);
+                    let _ = fs.change().flush(handle);
+                    fs.change().release(handle);
                 }
             }
         });
         let _until = Until(&done);
         for turn in 0..1000 {
             let (from, to) = [("a", "b"), ("b", "a")][turn % 2];
-            fs.rename((ROOT_INODE, from), (ROOT_INODE, to), false)
+            fs.change()
+                .rename((ROOT_INODE, from), (ROOT_INODE, to), false)
                 .unwrap();
             let left = fs.lookup(ROOT_INODE, from).map(|_| ());
             assert_eq!(left.unwrap_err().kind(), Kind::NotFound, "{from}");
@@ -176,7 +178,8 @@ fn no_size_is_shown_before_its_bytes_exist() {
     let size = || fs.attributes(inode).unwrap().size;
     std::thread::scope(|scope| {
         for (before, added) in [(8, 16), (24, 3), (27, 40)] {
-            let writer = scope.spawn(move || fs.write(handle, before, &vec![1; added]).unwrap());
+            let writer =
+                scope.spawn(move || fs.change().write(handle, before, &vec![1; added]).unwrap());
             store.looking.wait();
             let shown = size();
             store.looking.wait();

@@ -84,7 +84,7 @@ impl Machine {
     fn read(&self, directory: &str, name: &str) -> Result<String> {
         let (_, handle) = self.open(directory, name, false)?;
         let read = self.read_open(handle);
-        self.fs.release(handle);
+        self.fs.change().release(handle);
         read
     }
 
@@ -95,22 +95,23 @@ impl Machine {
     }
 
     fn write_new(&self, directory: &str, name: &str, text: &str) -> Result<u64> {
-        let (attributes, opened) = self
-            .fs
-            .create(self.directory(directory), name, false, true)?;
-        self.fs.write(opened.handle, 0, text.as_bytes())?;
+        let (attributes, opened) =
+            self.fs
+                .change()
+                .create(self.directory(directory), name, false, true)?;
+        self.fs.change().write(opened.handle, 0, text.as_bytes())?;
         self.close(opened.handle)?;
         Ok(attributes.inode)
     }
 
     fn close(&self, handle: u64) -> Result<()> {
-        self.fs.flush(handle)?;
-        self.fs.release(handle);
+        self.fs.change().flush(handle)?;
+        self.fs.change().release(handle);
         Ok(())
     }
 
     fn rename(&self, from: (&str, &str), to: (&str, &str)) -> Result<()> {
-        self.fs.rename(
+        self.fs.change().rename(
             (self.directory(from.0), from.1),
             (self.directory(to.0), to.1),
             false,
@@ -147,14 +148,17 @@ const ROOT: (&str, &str) = (".zgroup", "{\"zarr_format\":2}");
 fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
     let memory = memory(&[ROOT]);
     let m = Machine::new(&memory);
-    let (a, opened) = m.fs.create(ROOT_INODE, "notes.txt", false, false).unwrap();
-    m.fs.write(opened.handle, 0, b"hello").unwrap();
+    let (a, opened) =
+        m.fs.change()
+            .create(ROOT_INODE, "notes.txt", false, false)
+            .unwrap();
+    m.fs.change().write(opened.handle, 0, b"hello").unwrap();
     assert_eq!(stored(&memory, "notes.txt"), None);
     // reads and `stat` show written bytes before they are stored
     assert_eq!(m.read("", "notes.txt").unwrap(), "hello");
-    m.fs.fsync(opened.handle).unwrap();
+    m.fs.change().fsync(opened.handle).unwrap();
     assert_eq!(stored(&memory, "notes.txt").as_deref(), Some("hello"));
-    m.fs.write(opened.handle, 5, b", you").unwrap();
+    m.fs.change().write(opened.handle, 5, b", you").unwrap();
     assert_eq!(
         (
             m.fs.attributes(a.inode).unwrap().size,
@@ -167,13 +171,13 @@ fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
     // "O_APPEND, truncate, reading while written", of an existing file
     let (inode, handle) = m.open("", "notes.txt", true).unwrap();
     let (_, reader) = m.open("", "notes.txt", false).unwrap();
-    m.fs.write(handle, 10, b"!").unwrap();
+    m.fs.change().write(handle, 10, b"!").unwrap();
     assert_eq!(m.read_open(reader).unwrap(), "hello, you!");
-    assert_eq!(m.fs.set_size(inode, 5, None).unwrap().size, 5);
+    assert_eq!(m.fs.change().set_size(inode, 5, None).unwrap().size, 5);
     assert_eq!(m.read_open(reader).unwrap(), "hello");
     m.close(handle).unwrap();
     m.close(reader).unwrap();
-    m.fs.set_size(inode, 4, None).unwrap();
+    m.fs.change().set_size(inode, 4, None).unwrap();
     assert_eq!(
         (
             stored(&memory, "notes.txt").as_deref(),
@@ -181,10 +185,10 @@ fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
         ),
         (Some("hell"), 4)
     );
-    m.fs.flush_all().unwrap();
+    m.fs.change().flush_all().unwrap();
     let (_, handle) = m.open("", "notes.txt", true).unwrap();
-    m.fs.write(handle, 0, b"H").unwrap();
-    m.fs.flush_all().unwrap();
+    m.fs.change().write(handle, 0, b"H").unwrap();
+    m.fs.change().flush_all().unwrap();
     assert_eq!(
         stored(&memory, "notes.txt").as_deref(),
         Some("Hell"),
@@ -198,8 +202,11 @@ fn writes_through_an_open_file_follow_its_rename() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(8)), ("old.txt", "old")]);
     let m = Machine::new(&memory);
     let old = m.open("", "old.txt", false).unwrap();
-    let (a, opened) = m.fs.create(ROOT_INODE, "old.txt.tmp", true, false).unwrap();
-    m.fs.write(opened.handle, 0, b"new").unwrap();
+    let (a, opened) =
+        m.fs.change()
+            .create(ROOT_INODE, "old.txt.tmp", true, false)
+            .unwrap();
+    m.fs.change().write(opened.handle, 0, b"new").unwrap();
     m.rename(("", "old.txt.tmp"), ("", "old.txt")).unwrap();
     assert_eq!(m.fs.lookup(ROOT_INODE, "old.txt").unwrap().inode, a.inode);
     assert_eq!(
@@ -213,7 +220,7 @@ fn writes_through_an_open_file_follow_its_rename() {
         m.read_open(old.1).is_err(),
         "the store has it no more, and it must not be taken for the new one"
     );
-    m.fs.write(opened.handle, 3, b"er").unwrap();
+    m.fs.change().write(opened.handle, 3, b"er").unwrap();
     m.close(opened.handle).unwrap();
     assert_eq!(
         (
@@ -225,13 +232,19 @@ fn writes_through_an_open_file_follow_its_rename() {
     // onto a chunk and onto a document: later writes through the open file would be lost
     for (name, text) in [("0", "01234567"), (".zattrs", "{\"a\": 1}")] {
         let (_, opened) =
-            m.fs.create(m.directory("a"), "x.partial", false, false)
+            m.fs.change()
+                .create(m.directory("a"), "x.partial", false, false)
                 .unwrap();
-        m.fs.write(opened.handle, 0, text.as_bytes()).unwrap();
+        m.fs.change()
+            .write(opened.handle, 0, text.as_bytes())
+            .unwrap();
         m.rename(("a", "x.partial"), ("a", name)).unwrap();
         assert_eq!(m.read("a", name).unwrap(), text);
         assert_eq!(
-            m.fs.write(opened.handle, 0, b"9").unwrap_err().errno(),
+            m.fs.change()
+                .write(opened.handle, 0, b"9")
+                .unwrap_err()
+                .errno(),
             libc::ESTALE
         );
         m.close(opened.handle).unwrap();
@@ -258,10 +271,13 @@ fn writes_through_an_open_file_follow_its_rename() {
 fn a_file_that_is_removed_while_it_is_open_stays_removed() {
     let memory = memory(&[ROOT]);
     let m = Machine::new(&memory);
-    let (a, opened) = m.fs.create(ROOT_INODE, "scratch", true, false).unwrap();
-    m.fs.write(opened.handle, 0, b"0123").unwrap();
-    m.fs.unlink(ROOT_INODE, "scratch", 0).unwrap();
-    m.fs.write(opened.handle, 4, b"4").unwrap();
+    let (a, opened) =
+        m.fs.change()
+            .create(ROOT_INODE, "scratch", true, false)
+            .unwrap();
+    m.fs.change().write(opened.handle, 0, b"0123").unwrap();
+    m.fs.change().unlink(ROOT_INODE, "scratch", 0).unwrap();
+    m.fs.change().write(opened.handle, 4, b"4").unwrap();
     assert_eq!(
         (
             m.fs.attributes(a.inode).unwrap().size,
@@ -269,7 +285,7 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
         ),
         (5, "01234")
     );
-    assert_eq!(m.fs.set_size(a.inode, 2, None).unwrap().size, 2);
+    assert_eq!(m.fs.change().set_size(a.inode, 2, None).unwrap().size, 2);
     let other = m.write_new("", "scratch", "other").unwrap();
     assert_ne!(other, a.inode);
     assert_eq!(
@@ -282,7 +298,10 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
     m.close(opened.handle).unwrap();
     assert_eq!(stored(&memory, "scratch").as_deref(), Some("other"));
     assert_eq!(
-        m.fs.unlink(ROOT_INODE, "none", 0).unwrap_err().errno(),
+        m.fs.change()
+            .unlink(ROOT_INODE, "none", 0)
+            .unwrap_err()
+            .errno(),
         libc::ENOENT
     );
 }
@@ -293,17 +312,23 @@ fn only_one_machine_creates_an_exclusive_file() {
     let memory = memory(&[ROOT]);
     let [a, b] = [Machine::new(&memory), Machine::new(&memory)];
     assert!(b.fs.lookup(ROOT_INODE, "lock").is_err());
-    let (_, opened) = a.fs.create(ROOT_INODE, "lock", true, false).unwrap();
+    let (_, opened) =
+        a.fs.change()
+            .create(ROOT_INODE, "lock", true, false)
+            .unwrap();
     assert_eq!(
-        b.fs.create(ROOT_INODE, "lock", true, false)
+        b.fs.change()
+            .create(ROOT_INODE, "lock", true, false)
             .map(drop)
             .unwrap_err()
             .errno(),
         libc::EEXIST
     );
     a.close(opened.handle).unwrap();
-    a.fs.unlink(ROOT_INODE, "lock", 0).unwrap();
-    b.fs.create(ROOT_INODE, "lock", true, false).unwrap();
+    a.fs.change().unlink(ROOT_INODE, "lock", 0).unwrap();
+    b.fs.change()
+        .create(ROOT_INODE, "lock", true, false)
+        .unwrap();
 }
 
 /// "open revalidates": with `--metadata-ttl forever`, too.
@@ -322,7 +347,7 @@ fn changes_of_another_machine_are_visible_at_the_next_open() {
     );
     // change a chunk, a shape, a plain key, an attribute
     let (_, handle) = a.open("a", FLAT, true).unwrap();
-    a.fs.write(handle, 0, b"01").unwrap();
+    a.fs.change().write(handle, 0, b"01").unwrap();
     a.close(handle).unwrap();
     assert_eq!(flat(&b), format!("01{}", "\t".repeat(6)));
     a.write_new("a", ".zarray", &document(12)).unwrap();
@@ -344,7 +369,7 @@ fn reading_takes_a_request_for_each_chunk_and_few_more() {
     let memory = memory(&[ROOT, ("a/.zarray", &document(8 * 100))]);
     let m = Machine::new(&memory);
     let (_, handle) = m.open("a", FLAT, true).unwrap();
-    m.fs.write(handle, 0, &[7; 800]).unwrap();
+    m.fs.change().write(handle, 0, &[7; 800]).unwrap();
     m.close(handle).unwrap();
     let stores: [Arc<dyn Store>; 2] =
         [memory.clone(), Arc::new(UnlistedStore::new(memory.clone()))];
@@ -381,7 +406,7 @@ fn a_chunk_file_is_read_by_one_request() {
     // one request for the document, one for the chunk
     assert_eq!(m.requests.calls(Operation::Get), 2);
     assert_eq!(m.open("a", "0", false).unwrap_err().errno(), libc::ENOENT);
-    m.fs.unlink(m.directory("a"), "1", 0).unwrap();
+    m.fs.change().unlink(m.directory("a"), "1", 0).unwrap();
     assert_eq!(m.read("a", "1").unwrap_err().errno(), libc::ENOENT);
 }
 
@@ -459,7 +484,7 @@ fn a_flush_sends_one_request_to_a_server_that_does_not_answer() {
     let m = Machine::new(&memory);
     for name in names {
         let (_, handle) = m.open(name, FLAT, true).unwrap();
-        m.fs.write(handle, 0, &[5; 80]).unwrap();
+        m.fs.change().write(handle, 0, &[5; 80]).unwrap();
     }
     for operation in [Operation::Stat, Operation::Get, Operation::Put] {
         m.requests.plan(PlannedFault {
@@ -469,7 +494,7 @@ fn a_flush_sends_one_request_to_a_server_that_does_not_answer() {
     }
     let count = || {
         let before = m.asked() + m.requests.calls(Operation::Put);
-        assert_eq!(m.fs.flush_all().unwrap_err().errno(), libc::EIO);
+        assert_eq!(m.fs.change().flush_all().unwrap_err().errno(), libc::EIO);
         m.asked() + m.requests.calls(Operation::Put) - before
     };
     // requests for each array, and for chunks of each; concurrent requests for one document are one
@@ -477,7 +502,7 @@ fn a_flush_sends_one_request_to_a_server_that_does_not_answer() {
     m.fs.stats.failing_stores.store(1, Ordering::Relaxed);
     assert_eq!(count(), 1);
     m.requests.heal();
-    m.fs.flush_all().unwrap();
+    m.fs.change().flush_all().unwrap();
     assert!(
         names
             .iter()
@@ -493,7 +518,7 @@ fn the_end_of_the_process_gives_up_where_bytes_are_sent_in_vain() {
     let m = Machine::new(&memory);
     m.fs.limit_syncs(Duration::from_secs(1));
     let (_, handle) = m.open("a", FLAT, true).unwrap();
-    m.fs.write(handle, 0, &[5; 8]).unwrap();
+    m.fs.change().write(handle, 0, &[5; 8]).unwrap();
     m.requests.plan(PlannedFault {
         times: u64::MAX,
         ..PlannedFault::next(Operation::Put, libc::EIO)
@@ -526,7 +551,7 @@ fn a_sync_tries_again_while_the_failure_may_pass() {
     m.fs.limit_syncs(Duration::from_secs(60));
     let write = |byte| {
         let (_, handle) = m.open("a", FLAT, true).unwrap();
-        m.fs.write(handle, 0, &[byte; 8]).unwrap();
+        m.fs.change().write(handle, 0, &[byte; 8]).unwrap();
     };
     for (byte, errno) in [(5, libc::EACCES), (6, libc::ENOSPC)] {
         write(byte);

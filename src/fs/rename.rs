@@ -2,9 +2,9 @@
 //! that is renamed to a chunk is encoded, one that is renamed to a document is checked. The content
 //! is durable under the new name before the old name is removed.
 
-use super::Fs;
 use super::files::OpenFile;
 use super::write::WriteMode;
+use super::{Change, Fs};
 use crate::array::{Array, Scratch};
 use crate::cache::Wait;
 use crate::error::{Error, Kind, Result};
@@ -39,6 +39,107 @@ impl Deref for FileContent {
 }
 
 impl Fs {
+    fn rename_directory(&self, from: &Key, to_directory: &Node, name: &str) -> Result<()> {
+        let Node::Directory(above) = to_directory else {
+            return Err(Error::system(libc::EPERM));
+        };
+        if above.is_root() && name == CONTROL
+            || self.tree.is_level(from)
+            || self.tree.is_view_name(name)
+        {
+            return Err(Error::system(libc::EPERM));
+        }
+        let to = above.child(name)?;
+        let _alone = self.resizing.alone(&[from, &to]);
+        self.flush_below(from)?;
+        self.tree.hierarchy().rename(from, &to)?;
+        self.forget_below(from);
+        self.forget_below(&to);
+        self.tree
+            .renamed(&Node::Directory(from.clone()), &Node::Directory(to));
+        Ok(())
+    }
+
+    /// Reads all bytes of a file.
+    pub(super) fn content(&self, node: &Node) -> Result<FileContent> {
+        self.content_up_to(node, UNLIMITED)
+    }
+
+    /// Reads all bytes of a file.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if a plain key has more than `limit` bytes.
+    pub(super) fn content_up_to(&self, node: &Node, limit: u64) -> Result<FileContent> {
+        let mut bytes = Vec::new();
+        let mut memory = Grant::default();
+        match node {
+            Node::Value(key) => {
+                let store = self.tree.hierarchy().store();
+                let size = store
+                    .stat(key)
+                    .map_err(|e| e.context(key))?
+                    .ok_or_else(Error::stale)?
+                    .size;
+                if size > limit {
+                    return Err(
+                        Error::invalid(format!("{size} bytes, more than {limit}")).context(key)
+                    );
+                }
+                memory
+                    .grow(usize::try_from(size).unwrap_or(usize::MAX))
+                    .map_err(|e| match e.kind() {
+                        Kind::Damaged => Error::new(Kind::TooLarge, e.message()).context(key),
+                        _ => e.context(key),
+                    })?;
+                store
+                    .get(key, limit.min(size), &mut bytes)
+                    .map_err(|e| e.context(key))?
+                    .ok_or_else(Error::stale)?;
+            }
+            Node::Chunk(key, name) => {
+                let (array, _) = self.tree.chunk(key, name)?;
+                self.read_chunk(&array, name, 0, usize::MAX, Wait::Allowed, &mut bytes)?;
+            }
+            Node::Metadata(key, file) => {
+                let document = self.tree.document(key, *file)?.ok_or_else(Error::stale)?;
+                bytes.extend_from_slice(&document.text);
+            }
+            _ => return Err(Error::system(libc::EPERM)),
+        }
+        Ok(FileContent {
+            bytes,
+            _memory: memory,
+        })
+    }
+
+    /// Calls `write` with the bytes `range` of a plain key, piece by piece, and the position of
+    /// each.
+    pub(super) fn in_pieces(
+        &self,
+        from: &Key,
+        range: Range<u64>,
+        write: impl Fn(u64, &[u8]) -> Result<usize>,
+    ) -> Result<()> {
+        let mut at = range.start;
+        let mut piece = Vec::new();
+        while at < range.end {
+            let store = self.tree.hierarchy().store();
+            let end = range.end.min(at + PIECE);
+            store
+                .get_range(from, at..end, &mut piece)
+                .map_err(|e| e.context(from))?
+                .ok_or_else(Error::stale)?;
+            if piece.is_empty() || write(at, &piece)? != piece.len() {
+                return Err(Error::stale());
+            }
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl Change<'_> {
     /// Renames `from` to `to`, each a directory's inode number and a name in it. A file at `to` is
     /// replaced, as rename(2) does.
     ///
@@ -85,27 +186,6 @@ impl Fs {
             // flat bytes exist as long as their array
             _ => Err(Error::system(libc::EPERM)),
         }
-    }
-
-    fn rename_directory(&self, from: &Key, to_directory: &Node, name: &str) -> Result<()> {
-        let Node::Directory(above) = to_directory else {
-            return Err(Error::system(libc::EPERM));
-        };
-        if above.is_root() && name == CONTROL
-            || self.tree.is_level(from)
-            || self.tree.is_view_name(name)
-        {
-            return Err(Error::system(libc::EPERM));
-        }
-        let to = above.child(name)?;
-        let _alone = self.resizing.alone(&[from, &to]);
-        self.flush_below(from)?;
-        self.tree.hierarchy().rename(from, &to)?;
-        self.forget_below(from);
-        self.forget_below(&to);
-        self.tree
-            .renamed(&Node::Directory(from.clone()), &Node::Directory(to));
-        Ok(())
     }
 
     fn rename_file(&self, source: &Node, target: Target, there: Option<&Node>) -> Result<()> {
@@ -252,59 +332,6 @@ impl Fs {
         })
     }
 
-    /// Reads all bytes of a file.
-    pub(super) fn content(&self, node: &Node) -> Result<FileContent> {
-        self.content_up_to(node, UNLIMITED)
-    }
-
-    /// Reads all bytes of a file.
-    ///
-    /// # Errors
-    ///
-    /// EINVAL if a plain key has more than `limit` bytes.
-    pub(super) fn content_up_to(&self, node: &Node, limit: u64) -> Result<FileContent> {
-        let mut bytes = Vec::new();
-        let mut memory = Grant::default();
-        match node {
-            Node::Value(key) => {
-                let store = self.tree.hierarchy().store();
-                let size = store
-                    .stat(key)
-                    .map_err(|e| e.context(key))?
-                    .ok_or_else(Error::stale)?
-                    .size;
-                if size > limit {
-                    return Err(
-                        Error::invalid(format!("{size} bytes, more than {limit}")).context(key)
-                    );
-                }
-                memory
-                    .grow(usize::try_from(size).unwrap_or(usize::MAX))
-                    .map_err(|e| match e.kind() {
-                        Kind::Damaged => Error::new(Kind::TooLarge, e.message()).context(key),
-                        _ => e.context(key),
-                    })?;
-                store
-                    .get(key, limit.min(size), &mut bytes)
-                    .map_err(|e| e.context(key))?
-                    .ok_or_else(Error::stale)?;
-            }
-            Node::Chunk(key, name) => {
-                let (array, _) = self.tree.chunk(key, name)?;
-                self.read_chunk(&array, name, 0, usize::MAX, Wait::Allowed, &mut bytes)?;
-            }
-            Node::Metadata(key, file) => {
-                let document = self.tree.document(key, *file)?.ok_or_else(Error::stale)?;
-                bytes.extend_from_slice(&document.text);
-            }
-            _ => return Err(Error::system(libc::EPERM)),
-        }
-        Ok(FileContent {
-            bytes,
-            _memory: memory,
-        })
-    }
-
     /// Stores a whole chunk, given in the array's own order. If that fails the old chunk stays.
     pub(super) fn replace_chunk(
         &self,
@@ -341,31 +368,6 @@ impl Fs {
             self.cache.discard_chunk(array, chunk);
         }
         stored
-    }
-
-    /// Calls `write` with the bytes `range` of a plain key, piece by piece, and the position of
-    /// each.
-    pub(super) fn in_pieces(
-        &self,
-        from: &Key,
-        range: Range<u64>,
-        write: impl Fn(u64, &[u8]) -> Result<usize>,
-    ) -> Result<()> {
-        let mut at = range.start;
-        let mut piece = Vec::new();
-        while at < range.end {
-            let store = self.tree.hierarchy().store();
-            let end = range.end.min(at + PIECE);
-            store
-                .get_range(from, at..end, &mut piece)
-                .map_err(|e| e.context(from))?
-                .ok_or_else(Error::stale)?;
-            if piece.is_empty() || write(at, &piece)? != piece.len() {
-                return Err(Error::stale());
-            }
-            at += piece.len() as u64;
-        }
-        Ok(())
     }
 
     /// Writes a file over the flat bytes of an array, and stores them.

@@ -2,8 +2,8 @@
 //! dimension. Until its file is closed, a partial last row counts only its written bytes; the rest
 //! of the row holds the fill value.
 
-use super::Fs;
 use super::write::WriteMode;
+use super::{Change, Fs};
 use crate::array::Array;
 use crate::cache::Wait;
 use crate::error::{Error, Result};
@@ -213,23 +213,6 @@ impl Fs {
         })
     }
 
-    /// Changes the size of the physical values of an array.
-    ///
-    /// # Errors
-    ///
-    /// EINVAL unless they are whole.
-    pub(super) fn truncate_view(&self, key: &Key, size: u64, added: Added) -> Result<()> {
-        let form = self.tree.viewed(key, &View::Unpacked)?.1.form;
-        let shown = form.shown_item() as u64;
-        let stored = form.stored_item() as u64;
-        match size % shown {
-            0 => self.truncate(key, size / shown * stored, added),
-            _ => {
-                Err(Error::invalid(format!("physical values take {shown} bytes each")).context(key))
-            }
-        }
-    }
-
     /// Makes flat bytes reach at least to `end`. Returns the array, and, if it had to become
     /// longer, a value that hides the new size until the caller has written the bytes.
     pub(super) fn reach(
@@ -253,6 +236,58 @@ impl Fs {
         }
         let growth = self.resizing.begin_growth(key, before, end);
         Ok((self.reshape(&array, end)?, Some(growth)))
+    }
+
+    /// Gives an array as many rows as `size` bytes take. Dirty chunks move to the new array.
+    fn reshape(&self, array: &Arc<Array>, size: u64) -> Result<Arc<Array>> {
+        let key = array.key();
+        let shape = &array.metadata().shape;
+        let fixed = || Error::system(libc::EFBIG).context(format!("{key}: rows of no size"));
+        let inner = shape.get(1..).ok_or_else(fixed)?;
+        let item = array.metadata().dtype.size() as u64;
+        let row = inner
+            .iter()
+            .try_fold(item, |n, &len| n.checked_mul(len))
+            .filter(|n| *n > 0)
+            .ok_or_else(fixed)?;
+        let rows = size.div_ceil(row);
+        let mut now = array.clone();
+        if rows != shape[0] {
+            let shape: Vec<u64> = std::iter::once(rows).chain(inner.iter().copied()).collect();
+            self.tree.hierarchy().resize(array, &shape)?;
+            now = self.tree.array(key)?;
+            self.cache.transfer(array, &now);
+        }
+        match size % row {
+            0 => self.resizing.finish(key),
+            _ => drop(lock(&self.resizing.unfinished).insert(
+                key.clone(),
+                PartialRow {
+                    size,
+                    closed: false,
+                },
+            )),
+        }
+        Ok(now)
+    }
+}
+
+impl Change<'_> {
+    /// Changes the size of the physical values of an array.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL unless they are whole.
+    pub(super) fn truncate_view(&self, key: &Key, size: u64, added: Added) -> Result<()> {
+        let form = self.tree.viewed(key, &View::Unpacked)?.1.form;
+        let shown = form.shown_item() as u64;
+        let stored = form.stored_item() as u64;
+        match size % shown {
+            0 => self.truncate(key, size / shown * stored, added),
+            _ => {
+                Err(Error::invalid(format!("physical values take {shown} bytes each")).context(key))
+            }
+        }
     }
 
     /// Shortens an array that a failed write has made longer. An error is only logged, because the
@@ -291,38 +326,5 @@ impl Fs {
             self.zero_flat(&array, before..size, WriteMode::internal())?;
         }
         self.cache.flush_array(&array)
-    }
-
-    /// Gives an array as many rows as `size` bytes take. Dirty chunks move to the new array.
-    fn reshape(&self, array: &Arc<Array>, size: u64) -> Result<Arc<Array>> {
-        let key = array.key();
-        let shape = &array.metadata().shape;
-        let fixed = || Error::system(libc::EFBIG).context(format!("{key}: rows of no size"));
-        let inner = shape.get(1..).ok_or_else(fixed)?;
-        let item = array.metadata().dtype.size() as u64;
-        let row = inner
-            .iter()
-            .try_fold(item, |n, &len| n.checked_mul(len))
-            .filter(|n| *n > 0)
-            .ok_or_else(fixed)?;
-        let rows = size.div_ceil(row);
-        let mut now = array.clone();
-        if rows != shape[0] {
-            let shape: Vec<u64> = std::iter::once(rows).chain(inner.iter().copied()).collect();
-            self.tree.hierarchy().resize(array, &shape)?;
-            now = self.tree.array(key)?;
-            self.cache.transfer(array, &now);
-        }
-        match size % row {
-            0 => self.resizing.finish(key),
-            _ => drop(lock(&self.resizing.unfinished).insert(
-                key.clone(),
-                PartialRow {
-                    size,
-                    closed: false,
-                },
-            )),
-        }
-        Ok(now)
     }
 }

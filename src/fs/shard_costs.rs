@@ -44,9 +44,11 @@ fn a_stream_puts_each_shard_once_and_reads_nothing() {
         let handle = flat(&fs);
         let puts = store.calls(Operation::Put);
         for row in 0..64u64 {
-            fs.write(handle, 64 * row, &[row as u8 + 1; 64]).unwrap();
+            fs.change()
+                .write(handle, 64 * row, &[row as u8 + 1; 64])
+                .unwrap();
         }
-        fs.flush(handle).unwrap();
+        fs.change().flush(handle).unwrap();
         assert_eq!(
             (
                 store.calls(Operation::Put) - puts,
@@ -63,7 +65,7 @@ fn a_stream_puts_each_shard_once_and_reads_nothing() {
                 .enumerate()
                 .all(|(row, bytes)| bytes == [row as u8 + 1; 64])
         );
-        fs.release(handle);
+        fs.change().release(handle);
     }
 }
 
@@ -74,6 +76,7 @@ fn chunk_files_put_each_shard_once() {
     let puts = store.calls(Operation::Put);
     for chunk in 0..256 {
         let (_, opened) = fs
+            .change()
             .create(
                 array,
                 &format!("{}.{}", chunk / 16, chunk % 16),
@@ -81,9 +84,11 @@ fn chunk_files_put_each_shard_once() {
                 false,
             )
             .unwrap();
-        fs.write(opened.handle, 0, &[chunk as u8; 16]).unwrap();
-        fs.flush(opened.handle).unwrap();
-        fs.release(opened.handle);
+        fs.change()
+            .write(opened.handle, 0, &[chunk as u8; 16])
+            .unwrap();
+        fs.change().flush(opened.handle).unwrap();
+        fs.change().release(opened.handle);
     }
     assert_eq!(
         (
@@ -111,11 +116,15 @@ fn sixteen_threads_that_rename_4096_chunk_files_put_each_shard_once() {
                 for chunk in (thread..4096).step_by(THREADS as usize) {
                     let name = format!("{}.{}", chunk / 64, chunk % 64);
                     let beside = format!("{name}.{thread}.partial");
-                    let (_, opened) = fs.create(array, &beside, true, false).unwrap();
-                    fs.write(opened.handle, 0, &[chunk as u8 | 1; 16]).unwrap();
-                    fs.flush(opened.handle).unwrap();
-                    fs.release(opened.handle);
-                    fs.rename((array, &beside), (array, &name), false).unwrap();
+                    let (_, opened) = fs.change().create(array, &beside, true, false).unwrap();
+                    fs.change()
+                        .write(opened.handle, 0, &[chunk as u8 | 1; 16])
+                        .unwrap();
+                    fs.change().flush(opened.handle).unwrap();
+                    fs.change().release(opened.handle);
+                    fs.change()
+                        .rename((array, &beside), (array, &name), false)
+                        .unwrap();
                 }
             });
         }
@@ -144,14 +153,14 @@ fn sixteen_threads_that_rename_4096_chunk_files_put_each_shard_once() {
 fn a_small_change_reads_one_index_and_one_chunk_and_puts_one_shard() {
     let (store, fs) = mount(1 << 20);
     let handle = flat(&fs);
-    fs.write(handle, 0, &[5; 64 * 64]).unwrap();
-    fs.flush(handle).unwrap();
-    fs.release(handle);
+    fs.change().write(handle, 0, &[5; 64 * 64]).unwrap();
+    fs.change().flush(handle).unwrap();
+    fs.change().release(handle);
     let fs = model::mount(&store, 1 << 20);
     let handle = flat(&fs);
     let before = [Operation::Put, Operation::Get].map(|operation| store.calls(operation));
-    fs.write(handle, 0, &[6; 2]).unwrap();
-    fs.flush(handle).unwrap();
+    fs.change().write(handle, 0, &[6; 2]).unwrap();
+    fs.change().flush(handle).unwrap();
     let [puts, gets] = [Operation::Put, Operation::Get].map(|operation| store.calls(operation));
     // two gets for the chunk: the index and its bytes; the put reads the old shard through the
     // store below
@@ -198,9 +207,9 @@ fn a_random_read_reads_an_index_and_a_chunk() {
             (state >> 56) as u8
         };
         let bytes: Vec<u8> = (0..64 * CHUNK).map(byte).collect();
-        fs.write(handle, 0, &bytes).unwrap();
-        fs.flush(handle).unwrap();
-        fs.release(handle);
+        fs.change().write(handle, 0, &bytes).unwrap();
+        fs.change().flush(handle).unwrap();
+        fs.change().release(handle);
         let fs = model::mount(&store, 64 << 20);
         let handle = flat(&fs);
         for i in 0..40 {
@@ -215,6 +224,6 @@ fn a_random_read_reads_an_index_and_a_chunk() {
                 "read {i}: {read} bytes, {is_remote} {more}"
             );
         }
-        fs.release(handle);
+        fs.change().release(handle);
     }
 }

@@ -139,7 +139,7 @@ impl Fs {
         let _ = self.syncs.limit.set((limit, Arc::downgrade(self)));
     }
 
-    /// Stores everything, as [`Fs::flush_all`] does.
+    /// Stores everything, as [`Change::flush_all`] does.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl Fs {
                     deadline.saturating_duration_since(Instant::now())
                 })
             }
-            None => self.flush_all(),
+            None => self.change().flush_all(),
         };
         stored.map_err(|e| match self.unstored_names() {
             names if names.is_empty() => e,
@@ -176,7 +176,7 @@ impl Fs {
         let mut attempts = 1;
         let stored = loop {
             let stored = match &mut limited {
-                None => self.store_all(),
+                None => self.change().store_all(),
                 Some((patience, limit, fs)) => self.sync_while(*limit, fs, &mut || {
                     patience.left(self.progress(), Instant::now())
                 }),
@@ -306,7 +306,7 @@ impl Fs {
     fn flush_within(&self, limit: Duration) -> Result<()> {
         let mut patience = Patience::new(limit, self.progress(), Instant::now());
         loop {
-            let done = self.store_all();
+            let done = self.change().store_all();
             let left = patience.left_after_round(self.progress(), Instant::now());
             if !done.as_ref().is_err_and(may_pass) || left.is_zero() {
                 return self.take_losses().and(done);

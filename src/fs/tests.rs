@@ -396,7 +396,7 @@ proptest! {
                     let from = large.grid.next_in_chunk(ChunkId(id), 0).unwrap() as usize;
                     large.check_forward(other, from, 300_000, 128 << 10)?;
                     large.put(id, seed);
-                    large.fs.release(handle);
+                    large.fs.change().release(handle);
                     handles[usize::from(second)] = open(&large.fs, &["a", "data.raw"]);
                     large.check_forward(other, from, 300_000, 128 << 10)?;
                 }
@@ -624,12 +624,12 @@ fn pages_of_a_window_that_was_cached_are_dropped_when_it_changes() {
     let first = open_again(&fs);
     read_window(first.handle);
     read(&fs, first.handle, 16 * M, 10);
-    fs.release(first.handle);
+    fs.change().release(first.handle);
     store.insert("a/1.0", vec![77; 1 << 20]);
     let second = open_again(&fs);
     assert_eq!(second.pages, KernelPages::Fresh);
     read_window(second.handle);
-    fs.release(second.handle);
+    fs.change().release(second.handle);
     store.insert("a/0.0", vec![78; 1 << 20]);
     assert_eq!(open_again(&fs).pages, KernelPages::Fresh);
 }
@@ -685,7 +685,7 @@ fn a_request_across_windows_is_of_one_version() {
                 let bytes = read(&fs, file, i * M, 2 << 20);
                 mixed += usize::from(bytes[0] != bytes[1 << 20]);
             }
-            fs.release(file);
+            fs.change().release(file);
         }
         done.store(true, Ordering::Relaxed);
         mixed
@@ -789,12 +789,12 @@ fn an_array_that_grows_over_written_padding_shows_fill_values() {
         let mut out = Vec::new();
         // put the padding into memory: by a write, or by a load for a read beside the written byte
         if whole {
-            fs.write(chunk, 0, &[1, 2, 3, 4]).unwrap();
+            fs.change().write(chunk, 0, &[1, 2, 3, 4]).unwrap();
         } else {
-            fs.write(chunk, 0, &[1]).unwrap();
+            fs.change().write(chunk, 0, &[1]).unwrap();
             fs.read(chunk, 0, 4, &mut out).unwrap();
         }
-        fs.write(flat, 7, &[5]).unwrap();
+        fs.change().write(flat, 7, &[5]).unwrap();
         fs.read(flat, 0, 8, &mut out).unwrap();
         assert_eq!(out, [9, 9, 9, 9, 1, 9, 9, 5], "{whole}");
         fs.cache.flush_all().unwrap();

@@ -11,11 +11,11 @@
 //! In a mount with `--resize` the array itself gets the size of `data.raw`; the record only says
 //! that gaps are zeros, where the rows that are added to an array otherwise hold the fill value.
 
-use super::Fs;
 use super::files::flat::holes::stored_chunks;
 use super::files::{OpenFile, Seek};
 use super::resize::Added;
 use super::write::{WriteMode, ZEROS};
+use super::{Change, Fs};
 use crate::array::Array;
 use crate::cache::Wait;
 use crate::error::{Error, Result};
@@ -253,6 +253,34 @@ impl Fs {
         }
     }
 
+    /// Records that a chunk file was created through the open file `handle`, and returns its
+    /// attributes.
+    pub(super) fn created(&self, handle: u64, attributes: Attributes) -> Attributes {
+        self.truncations
+            .truncated(attributes.inode, handle, Some(0), attributes.size);
+        self.shown(attributes)
+    }
+
+    /// Records the thread that opened a file.
+    pub fn opened_by(&self, handle: u64, thread: u32) {
+        self.files.opened_by(handle, thread);
+    }
+
+    /// Returns the open file through which a thread truncates a file that it opens: the kernel does
+    /// not say.
+    pub fn opening_of(&self, inode: u64, thread: u32) -> Option<u64> {
+        self.files.last_of(thread, |file| {
+            file.inode() == inode && !file.written_arrays().is_empty()
+        })
+    }
+
+    /// Records the close of a descriptor.
+    pub(super) fn descriptor_closed(&self, file: &dyn OpenFile, handle: u64) {
+        self.truncations.closed(file.inode(), handle);
+    }
+}
+
+impl Change<'_> {
     /// Writes as `OpenFile::write` does, and fills the gap before the bytes if the file is
     /// truncated.
     pub(super) fn write_in(
@@ -309,14 +337,6 @@ impl Fs {
         } else {
             Ok(())
         }
-    }
-
-    /// Records that a chunk file was created through the open file `handle`, and returns its
-    /// attributes.
-    pub(super) fn created(&self, handle: u64, attributes: Attributes) -> Attributes {
-        self.truncations
-            .truncated(attributes.inode, handle, Some(0), attributes.size);
-        self.shown(attributes)
     }
 
     /// Sets the size of a file of fixed size, or of flat bytes that are resized, through the open
@@ -380,24 +400,6 @@ impl Fs {
             self.truncations.reached(inode, size);
         }
         Ok(())
-    }
-
-    /// Records the thread that opened a file.
-    pub fn opened_by(&self, handle: u64, thread: u32) {
-        self.files.opened_by(handle, thread);
-    }
-
-    /// Returns the open file through which a thread truncates a file that it opens: the kernel does
-    /// not say.
-    pub fn opening_of(&self, inode: u64, thread: u32) -> Option<u64> {
-        self.files.last_of(thread, |file| {
-            file.inode() == inode && !file.written_arrays().is_empty()
-        })
-    }
-
-    /// Records the close of a descriptor.
-    pub(super) fn descriptor_closed(&self, file: &dyn OpenFile, handle: u64) {
-        self.truncations.closed(file.inode(), handle);
     }
 
     /// Ends the truncation of a file that is about to be released: it has its whole size again. The

@@ -105,7 +105,7 @@ proptest! {
             if !fits {
                 continue;
             }
-            let written = fs.write(handle, (start + aligned) as u64, &data);
+            let written = fs.change().write(handle, (start + aligned) as u64, &data);
             if !is_held {
                 prop_assert_eq!(written.unwrap_err().errno(), libc::EINVAL);
             } else {
@@ -114,15 +114,15 @@ proptest! {
             }
             for (from, to) in [(1, data.len()), (0, data.len() - 1), (3, 3 + data.len() / 2)] {
                 if (from % 8 != 0 || to % 8 != 0) && to <= data.len() && from < to {
-                    let part = fs.write(handle, (start + aligned + from) as u64, &data[from..to]);
+                    let part = fs.change().write(handle, (start + aligned + from) as u64, &data[from..to]);
                     prop_assert_eq!(part.unwrap_err().errno(), libc::EINVAL);
                 }
             }
             prop_assert_eq!(read(&fs, handle, start, 10_000), bytes(&model));
         }
         for (handle, _) in files {
-            fs.flush(handle).unwrap();
-            fs.release(handle);
+            fs.change().flush(handle).unwrap();
+            fs.change().release(handle);
         }
         let fs = with_views(&store);
         let handle = open(&fs, "a.unpacked/data.raw");
@@ -145,10 +145,10 @@ proptest! {
             let start = plane * PLANE;
             let room = PLANE.saturating_sub(offset).min(len);
             if step == 0 && room > 0 {
-                prop_assert_eq!(fs.write(planes[plane], offset as u64, &data).unwrap(), room);
+                prop_assert_eq!(fs.change().write(planes[plane], offset as u64, &data).unwrap(), room);
                 model[start + offset..][..room].copy_from_slice(&data[..room]);
             } else if step == 0 && len > 0 {
-                prop_assert_eq!(fs.write(planes[plane], offset as u64, &data).unwrap_err().errno(), libc::EFBIG);
+                prop_assert_eq!(fs.change().write(planes[plane], offset as u64, &data).unwrap_err().errno(), libc::EFBIG);
             } else if step == 1 {
                 let wanted = if room == 0 { &[] } else { &model[start + offset..][..room] };
                 prop_assert_eq!(read(&fs, planes[plane], offset, len), wanted);
@@ -227,21 +227,28 @@ fn a_listing_with_views_asks_for_the_documents_together() {
 fn a_write_that_is_refused_changes_nothing() {
     let fs = with_views(&store("<i2", ATTRIBUTES));
     let handle = open(&fs, "a.unpacked/data.raw");
-    fs.write(handle, 0, &bytes(&[10.0, 11.0, 12.0])).unwrap();
+    fs.change()
+        .write(handle, 0, &bytes(&[10.0, 11.0, 12.0]))
+        .unwrap();
     let before = read(&fs, handle, 0, 10_000);
     for value in [1e9, f64::INFINITY, 10.0 - 4.5] {
-        let e = fs.write(handle, 0, &bytes(&[1.0, 2.0, value])).unwrap_err();
+        let e = fs
+            .change()
+            .write(handle, 0, &bytes(&[1.0, 2.0, value]))
+            .unwrap_err();
         assert_eq!(e.errno(), libc::EINVAL, "{e}");
         assert!(e.to_string().contains("/a.unpacked/data.raw: "), "{e}");
     }
     assert_eq!(
-        fs.write(handle, 8 * 105, &bytes(&[10.0]))
+        fs.change()
+            .write(handle, 8 * 105, &bytes(&[10.0]))
             .unwrap_err()
             .errno(),
         libc::EFBIG
     );
     assert_eq!(
-        fs.write_waiting(handle, 0, &bytes(&[10.0]), true)
+        fs.change()
+            .write_waiting(handle, 0, &bytes(&[10.0]), true)
             .unwrap_err()
             .errno(),
         libc::EPERM
@@ -250,7 +257,7 @@ fn a_write_that_is_refused_changes_nothing() {
     // the kernel cuts a long write at a page of the program's buffer: the rest follows
     let long = vec![0u8; (64 << 10) + 5];
     assert_eq!(
-        fs.write(handle, 3, &long).unwrap_err().errno(),
+        fs.change().write(handle, 3, &long).unwrap_err().errno(),
         libc::EINVAL
     );
 }
@@ -275,7 +282,7 @@ fn an_open_view_follows_its_array() {
         (210, 840)
     );
     // append two rows of the array through the view
-    fs.write(view, 840, &bytes(&[11.5; 70])).unwrap();
+    fs.change().write(view, 840, &bytes(&[11.5; 70])).unwrap();
     assert_eq!(
         (size("a/data.raw"), size("a.unpacked/data.raw")),
         (350, 1400)
@@ -283,30 +290,32 @@ fn an_open_view_follows_its_array() {
     assert_eq!(read(&fs, flat, 210, 1000), [3, 0].repeat(70));
     assert_eq!(read(&fs, view, 840, 10_000), bytes(&[11.5; 70]));
     // a partial row counts its values
-    fs.write(view, 1400, &bytes(&[12.0; 3])).unwrap();
+    fs.change().write(view, 1400, &bytes(&[12.0; 3])).unwrap();
     assert_eq!(
         (size("a/data.raw"), size("a.unpacked/data.raw")),
         (356, 1424)
     );
-    fs.set_size(inode(&fs, "a.unpacked/data.raw"), 560, None)
+    fs.change()
+        .set_size(inode(&fs, "a.unpacked/data.raw"), 560, None)
         .unwrap();
     assert_eq!(
         (size("a/data.raw"), size("a.unpacked/data.raw")),
         (140, 560)
     );
     assert_eq!(
-        fs.set_size(inode(&fs, "a.unpacked/data.raw"), 9, None)
+        fs.change()
+            .set_size(inode(&fs, "a.unpacked/data.raw"), 9, None)
             .unwrap_err()
             .errno(),
         libc::EINVAL
     );
-    fs.flush(view).unwrap();
+    fs.change().flush(view).unwrap();
     memory.insert(
         "a/.zattrs",
         br#"{"scale_factor":2,"_FillValue":-9}"#.to_vec(),
     );
     let again = open(&fs, "a.unpacked/data.raw");
-    fs.write(again, 0, &bytes(&[8.0])).unwrap();
+    fs.change().write(again, 0, &bytes(&[8.0])).unwrap();
     assert_eq!(read(&fs, again, 0, 8), bytes(&[8.0]));
     assert_eq!(
         read(&fs, view, 0, 8),
@@ -332,7 +341,10 @@ fn an_open_view_follows_its_array() {
         libc::ESTALE
     );
     assert_eq!(
-        fs.write(view, 0, &bytes(&[10.0])).unwrap_err().errno(),
+        fs.change()
+            .write(view, 0, &bytes(&[10.0]))
+            .unwrap_err()
+            .errno(),
         libc::ESTALE
     );
 }
@@ -346,7 +358,7 @@ fn holes_are_those_whose_values_are_zeros() {
     ] {
         let fs = with_views(&store("<i2", attributes));
         let handle = open(&fs, "a.unpacked/data.raw");
-        fs.write(handle, 8 * 40, &bytes(&[1.0])).unwrap();
+        fs.change().write(handle, 8 * 40, &bytes(&[1.0])).unwrap();
         assert_eq!(
             fs.seek(handle, 3, Seek::Data).unwrap(),
             3,
@@ -363,8 +375,8 @@ fn holes_are_those_whose_values_are_zeros() {
         } else {
             (Ok(3), Ok(840))
         };
-        fs.flush(handle).unwrap();
-        fs.release(handle);
+        fs.change().flush(handle).unwrap();
+        fs.change().release(handle);
         assert_eq!(
             (seek(3, Seek::Data), seek(3, Seek::Hole)),
             (data, hole),

@@ -15,16 +15,11 @@ use crate::zarr::grid::{Block, ChunkId};
 use crate::zarr::layout;
 use crate::zarr::metadata::Order;
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// Zeros that are written at a time.
 pub static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
-
-thread_local! {
-    /// The list that [`Fs::take_stale_pages`] takes. Each request has its own list, so that none
-    /// waits for the pages of another.
-    static STALE: RefCell<Vec<StalePages>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A file whose pages the kernel has to drop, because its bytes were written through another file.
 #[derive(Debug)]
@@ -35,6 +30,23 @@ pub struct StalePages {
     pub is_awaited: bool,
     /// Guards to be removed once the pages are dropped: see [`Fs::pages_dropped`].
     pub guards: Vec<GuardId>,
+}
+
+/// The changes that one request makes. What may make pages of other files stale is a method of this
+/// type, which collects these files. It sees all of the file system.
+pub struct Change<'a> {
+    fs: &'a Fs,
+    /// The files whose pages the kernel has to drop. Each request has a list of its own, so that
+    /// none waits for the pages of another. A failed request has one, too.
+    stale: RefCell<Vec<StalePages>>,
+}
+
+impl Deref for Change<'_> {
+    type Target = Fs;
+
+    fn deref(&self) -> &Fs {
+        self.fs
+    }
 }
 
 /// The origin of written bytes, and whether the write may wait.
@@ -67,6 +79,91 @@ impl WriteMode {
 }
 
 impl Fs {
+    /// Begins the changes of a request.
+    pub fn change(&self) -> Change<'_> {
+        Change {
+            fs: self,
+            stale: RefCell::default(),
+        }
+    }
+
+    /// Records that the array was written through a file. A page of a map may come from any open
+    /// file of the array, so each of them gets the record. The caller must call this after the
+    /// write, with the array's count of losses before it.
+    pub(super) fn record_write(
+        &self,
+        record: &WriteRecord,
+        array: &Arc<Array>,
+        losses: u64,
+        mode: WriteMode,
+    ) {
+        record.add(array, losses);
+        if mode.mapped {
+            for file in self
+                .files
+                .matching(|file| file.written_arrays().contains(array.key()))
+            {
+                if let Some(record) = file.write_record() {
+                    record.add(array, losses);
+                }
+            }
+        }
+    }
+
+    /// Guards parts of a chunk that are about to be written through a file against the pages of the
+    /// other files that show them. The kernel may have pages of `data.raw` at any time, of the
+    /// other files only while they are mapped.
+    fn guard(
+        &self,
+        guards: &mut HeldGuards,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        parts: &[Part],
+        mode: WriteMode,
+    ) -> Vec<StalePages> {
+        let mut others = guards.other_writers(array.key(), mode.inode);
+        if mode.is_flat && others.is_empty() {
+            return Vec::new();
+        }
+        let flat = if mode.is_flat {
+            mode.inode
+        } else {
+            self.flat_inode(array.key())
+        };
+        if mode.inode != flat && !others.contains(&flat) {
+            others.push(flat);
+        }
+        let ranges: Ranges = parts
+            .iter()
+            .map(|(offset, bytes)| *offset..offset + bytes.len())
+            .collect();
+        let guarded = |other: u64| StalePages {
+            inode: other,
+            // a write to `data.raw` waits for no pages, since the kernel holds those of `data.raw`
+            // while the write is in flight
+            is_awaited: other == flat,
+            guards: vec![guards.add(array, chunk, other, &ranges)],
+        };
+        others.into_iter().map(guarded).collect()
+    }
+
+    fn flat_inode(&self, array: &Key) -> u64 {
+        self.tree.inode(&Node::Flat(array.clone()))
+    }
+
+    /// Removes guards after the kernel has written back and dropped the pages that they guard
+    /// against.
+    pub fn pages_dropped(&self, guards: &[GuardId]) {
+        self.guards.remove(guards);
+    }
+}
+
+impl Change<'_> {
+    /// Takes the files whose pages the kernel must drop because of what was changed so far.
+    pub fn take_stale_pages(&self) -> Vec<StalePages> {
+        self.stale.take()
+    }
+
     /// Writes flat bytes and returns their number. Returns `None` if that takes the store or a wait
     /// that the mode forbids; the caller must then repeat the whole write.
     pub(super) fn write_flat(
@@ -94,8 +191,8 @@ impl Fs {
         Ok(Some(data.len()))
     }
 
-    /// Writes bytes of a chunk in the array's own order. Returns `false` where [`Fs::write_flat`]
-    /// returns `None`.
+    /// Writes bytes of a chunk in the array's own order. Returns `false` where
+    /// [`Change::write_flat`] returns `None`.
     pub(super) fn write_chunk_bytes(
         &self,
         array: &Arc<Array>,
@@ -159,7 +256,7 @@ impl Fs {
                 let stale = self.guard(&mut guards, array, chunk, parts, mode);
                 let written = self.cache.try_write_parts(array, chunk, parts);
                 match written {
-                    Ok(true) => STALE.with_borrow_mut(|list| list.extend(stale)),
+                    Ok(true) => self.stale.borrow_mut().extend(stale),
                     _ => stale.iter().for_each(|stale| guards.remove(&stale.guards)),
                 }
                 written
@@ -175,43 +272,6 @@ impl Fs {
         }
     }
 
-    /// Guards parts of a chunk that are about to be written through a file against the pages of the
-    /// other files that show them. The kernel may have pages of `data.raw` at any time, of the
-    /// other files only while they are mapped.
-    fn guard(
-        &self,
-        guards: &mut HeldGuards,
-        array: &Arc<Array>,
-        chunk: ChunkId,
-        parts: &[Part],
-        mode: WriteMode,
-    ) -> Vec<StalePages> {
-        let mut others = guards.other_writers(array.key(), mode.inode);
-        if mode.is_flat && others.is_empty() {
-            return Vec::new();
-        }
-        let flat = if mode.is_flat {
-            mode.inode
-        } else {
-            self.flat_inode(array.key())
-        };
-        if mode.inode != flat && !others.contains(&flat) {
-            others.push(flat);
-        }
-        let ranges: Ranges = parts
-            .iter()
-            .map(|(offset, bytes)| *offset..offset + bytes.len())
-            .collect();
-        let guarded = |other: u64| StalePages {
-            inode: other,
-            // a write to `data.raw` waits for no pages, since the kernel holds those of `data.raw`
-            // while the write is in flight
-            is_awaited: other == flat,
-            guards: vec![guards.add(array, chunk, other, &ranges)],
-        };
-        others.into_iter().map(guarded).collect()
-    }
-
     /// Guards a whole chunk that is about to be replaced against the pages of all files.
     pub(super) fn guard_chunk(&self, array: &Arc<Array>, chunk: ChunkId) {
         let whole = Ranges::from(0..array.grid().chunk_size(chunk));
@@ -222,70 +282,27 @@ impl Fs {
         others.push(flat);
         for inode in others {
             let guards = vec![guards.add(array, chunk, inode, &whole)];
-            STALE.with_borrow_mut(|stale| {
-                stale.push(StalePages {
-                    inode,
-                    is_awaited: inode == flat,
-                    guards,
-                })
+            self.stale.borrow_mut().push(StalePages {
+                inode,
+                is_awaited: inode == flat,
+                guards,
             });
         }
     }
 
-    fn flat_inode(&self, array: &Key) -> u64 {
-        self.tree.inode(&Node::Flat(array.clone()))
-    }
-
-    /// Makes the kernel drop its pages of an array's `data.raw`: before the current request is
-    /// answered if `is_awaited`, else later.
+    /// Makes the kernel drop its pages of an array's `data.raw`: before the request is answered if
+    /// `is_awaited`, else later.
     pub(super) fn add_stale(&self, array: &Key, is_awaited: bool) {
         self.add_stale_file(self.flat_inode(array), is_awaited);
     }
 
-    /// Makes the kernel drop its pages of a file, as [`Fs::add_stale`] does.
+    /// Makes the kernel drop its pages of a file, as [`Change::add_stale`] does.
     pub(super) fn add_stale_file(&self, inode: u64, is_awaited: bool) {
-        STALE.with_borrow_mut(|stale| {
-            stale.push(StalePages {
-                inode,
-                is_awaited,
-                guards: Vec::new(),
-            })
+        self.stale.borrow_mut().push(StalePages {
+            inode,
+            is_awaited,
+            guards: Vec::new(),
         });
-    }
-
-    /// Removes guards after the kernel has written back and dropped the pages that they guard
-    /// against.
-    pub fn pages_dropped(&self, guards: &[GuardId]) {
-        self.guards.remove(guards);
-    }
-
-    /// Takes the files whose pages the kernel must drop because of the request that this thread
-    /// serves.
-    pub fn take_stale_pages(&self) -> Vec<StalePages> {
-        STALE.take()
-    }
-
-    /// Records that the array was written through a file. A page of a map may come from any open
-    /// file of the array, so each of them gets the record. The caller must call this after the
-    /// write, with the array's count of losses before it.
-    pub(super) fn record_write(
-        &self,
-        record: &WriteRecord,
-        array: &Arc<Array>,
-        losses: u64,
-        mode: WriteMode,
-    ) {
-        record.add(array, losses);
-        if mode.mapped {
-            for file in self
-                .files
-                .matching(|file| file.written_arrays().contains(array.key()))
-            {
-                if let Some(record) = file.write_record() {
-                    record.add(array, losses);
-                }
-            }
-        }
     }
 }
 

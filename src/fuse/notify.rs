@@ -120,32 +120,17 @@ impl Notices {
         })
     }
 
-    /// Calls `reply` for a request that has changed files through other files, once the kernel has
-    /// dropped the pages that the reply must wait for. The caller is the thread that served the
-    /// request. During the request the kernel must not hold such pages, because the notification
-    /// would wait for the request.
-    pub fn reply_after(self: &Arc<Self>, reply: impl FnOnce() + Send + 'static) {
-        self.send(self.fs.take_stale_pages(), &[], reply);
-    }
-
-    /// Calls `reply` as [`Notices::reply_after`] does, but also waits for the notifications about
-    /// the files `inodes` that other requests have queued.
-    pub fn reply_after_others(
-        self: &Arc<Self>,
-        inodes: &[u64],
-        reply: impl FnOnce() + Send + 'static,
-    ) {
-        self.send(self.fs.take_stale_pages(), inodes, reply);
-    }
-
     /// Drops the stale pages of a request that was answered.
-    pub fn drop_stale(self: &Arc<Self>) {
-        let mut stale = self.fs.take_stale_pages();
+    pub fn drop_stale(self: &Arc<Self>, mut stale: Vec<StalePages>) {
         stale.iter_mut().for_each(|stale| stale.is_awaited = false);
-        self.send(stale, &[], || {});
+        self.reply_after(stale, &[], || {});
     }
 
-    fn send(
+    /// Calls `reply` for a request that has changed files through other files, once the kernel has
+    /// dropped the pages that the reply must wait for. Also waits for the notifications about the
+    /// files `others` that other requests have queued. During the request the kernel must not hold
+    /// such pages, because the notification would wait for the request.
+    pub fn reply_after(
         self: &Arc<Self>,
         stale: Vec<StalePages>,
         others: &[u64],

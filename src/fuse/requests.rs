@@ -6,7 +6,7 @@ use super::request_info::RequestInfo;
 use super::{FuseServer, MAX_BACKGROUND};
 use crate::error::Error;
 use crate::fs::tree::Audience;
-use crate::fs::{Fs, KernelPages, MAX_NAME, RequestKind, Seek};
+use crate::fs::{Change, KernelPages, MAX_NAME, RequestKind, Seek, StalePages};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
@@ -249,11 +249,12 @@ impl Filesystem for FuseServer {
         let drops_again = is_flat
             && !is_mapped
             && (notices.were_dropped(inode.0) || self.fs.leaves_stale_pages(handle));
-        let answer = move |written| {
+        let answer = move |written, stale: Vec<StalePages>| {
             // other writes must be answered first: the kernel holds their pages until then, and a
             // notification waits for the pages
             if !is_flat && !is_mapped {
-                return notices.reply_after(move || finish(written, reply, send_written));
+                return notices
+                    .reply_after(stale, &[], move || finish(written, reply, send_written));
             }
             // pages may have been dropped since: another thread may have answered a read before the
             // bytes were applied
@@ -262,15 +263,18 @@ impl Filesystem for FuseServer {
             if drops_again {
                 notices.drop_again(inode.0, offset, len);
             }
-            notices.drop_stale();
+            notices.drop_stale(stale);
         };
-        match request.run_some(&self.fs, || {
-            self.fs.try_write(handle, offset, data, is_mapped)
-        }) {
-            Ok(Some(written)) => return answer(Ok(written)),
+        let change = self.fs.change();
+        let written = request.run_some(&self.fs, || {
+            change.try_write(handle, offset, data, is_mapped)
+        });
+        let stale = change.take_stale_pages();
+        match written {
+            Ok(Some(written)) => return answer(Ok(written), stale),
             // this removes the guards of the bytes applied so far: the worker applies them again
-            Ok(None) => self.notices.drop_stale(),
-            Err(e) => return answer(Err(e)),
+            Ok(None) => self.notices.drop_stale(stale),
+            Err(e) => return answer(Err(e), stale),
         }
         // record the write before this thread takes another request: see `fs::waiting`
         let waiting = self.fs.waiting_write(handle, offset, len);
@@ -280,7 +284,7 @@ impl Filesystem for FuseServer {
                 fs.write_waiting(handle, offset, &data.bytes, is_mapped)
             });
             drop(waiting);
-            answer(written);
+            answer(written, fs.take_stale_pages());
         });
     }
 
@@ -323,8 +327,9 @@ impl Filesystem for FuseServer {
         reply: ReplyEmpty,
     ) {
         self.names.closed(inode.0);
-        self.fs.end_truncation(handle.0);
-        self.notices.drop_stale();
+        let change = self.fs.change();
+        change.end_truncation(handle.0);
+        self.notices.drop_stale(change.take_stale_pages());
         // no program waits for the answer, and the kernel holds back other requests while many of
         // these wait
         reply.ok();
@@ -466,7 +471,7 @@ impl Filesystem for FuseServer {
         let names = self.names.clone();
         let exclusive = flags & libc::O_EXCL != 0;
         let truncate = flags & libc::O_TRUNC != 0;
-        let create = move |fs: &Fs, request: &RequestInfo| {
+        let create = move |fs: &Change, request: &RequestInfo| {
             fs.set_next_mode(parent.0, &request.name, mode)?;
             fs.create(parent.0, &request.name, exclusive, truncate)
         };
@@ -612,7 +617,7 @@ impl Filesystem for FuseServer {
         let value = value.to_vec();
         let create = flags & libc::XATTR_CREATE != 0;
         let replace = flags & libc::XATTR_REPLACE != 0;
-        let set = move |fs: &Fs, _: &RequestInfo| {
+        let set = move |fs: &Change, _: &RequestInfo| {
             fs.set_xattr(inode.0, &name, Some(&value), create, replace)
         };
         self.change(RequestInfo::of("setxattr", inode), reply, set, send_ok);
@@ -623,7 +628,7 @@ impl Filesystem for FuseServer {
             return reply.error(Errno::EILSEQ);
         };
         let remove =
-            move |fs: &Fs, _: &RequestInfo| fs.set_xattr(inode.0, &name, None, false, false);
+            move |fs: &Change, _: &RequestInfo| fs.set_xattr(inode.0, &name, None, false, false);
         self.change(
             RequestInfo::of("removexattr", inode),
             reply,
@@ -689,7 +694,7 @@ impl Filesystem for FuseServer {
         if !is_punch {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        let punch = move |fs: &Fs, _: &RequestInfo| fs.punch(handle.0, offset, len);
+        let punch = move |fs: &Change, _: &RequestInfo| fs.punch(handle.0, offset, len);
         self.change(RequestInfo::of("fallocate", inode), reply, punch, send_ok);
     }
 

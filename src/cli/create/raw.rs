@@ -80,7 +80,7 @@ impl Raw {
             Raw::File(mut file) => copy(&mut file),
             Raw::Stream(mut input) => copy(&mut input),
         };
-        let stored = flat.fs.fsync(flat.handle);
+        let stored = flat.fs.change().fsync(flat.handle);
         progress.end();
         let copied = copied
             .and_then(|copied| stored.map(|()| copied))
@@ -111,7 +111,7 @@ fn copy_by_chunk(flat: &Flat, file: &File, progress: &mut ProgressLine) -> Resul
             buffer.resize(run.len, 0);
             file.read_exact_at(&mut buffer, at)
                 .map_err(|e| Error::from(e).context("the input"))?;
-            flat.fs.write(flat.handle, at, &buffer)?;
+            flat.fs.change().write(flat.handle, at, &buffer)?;
             bytes += run.len as u64;
         }
         progress.show(bytes);

@@ -18,7 +18,7 @@ use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
-use crate::fs::{Fs, KernelPages};
+use crate::fs::{Change, Fs, KernelPages};
 use crate::store::Key;
 use crate::util::memory::{self, lock};
 use crate::zarr::grid::ChunkId;
@@ -87,7 +87,7 @@ impl ChunkFile {
 
     fn write_current(
         &self,
-        fs: &Fs,
+        fs: &Change,
         slot: &mut Option<ChunkDraft>,
         array: &Arc<Array>,
         offset: u64,
@@ -147,7 +147,13 @@ impl ChunkFile {
 
     /// Creates a chunk of fill values, unless another file has created it. Returns `false` if that
     /// would need a wait that the mode forbids.
-    fn fill(&self, fs: &Fs, array: &Arc<Array>, chunk: ChunkId, mode: WriteMode) -> Result<bool> {
+    fn fill(
+        &self,
+        fs: &Change,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        mode: WriteMode,
+    ) -> Result<bool> {
         if fs.cache.is_dirty(array, chunk) {
             return Ok(true);
         }
@@ -166,7 +172,7 @@ impl ChunkFile {
     }
 
     /// Stores the draft if it is complete; without a draft, the dirty chunks of the array.
-    fn store(&self, fs: &Fs) -> Result<()> {
+    fn store(&self, fs: &Change) -> Result<()> {
         let mut slot = lock(&self.draft);
         if let Some(draft) = slot.as_mut() {
             if let Some(of) = draft.array.clone() {
@@ -197,7 +203,7 @@ impl ChunkFile {
 
     /// Stores a chunk of fill values for a created file. It stays a draft: a shell closes the file
     /// before the program that it starts writes to it.
-    fn store_created(&self, fs: &Fs, draft: &mut ChunkDraft) -> Result<()> {
+    fn store_created(&self, fs: &Change, draft: &mut ChunkDraft) -> Result<()> {
         let array = self.write_latest(fs, |array, chunk| {
             self.fill(fs, array, chunk, WriteMode::internal())
         })?;
@@ -212,7 +218,7 @@ impl ChunkFile {
     /// # Errors
     ///
     /// EINVAL if the draft is incomplete; it stays, and may still be completed.
-    fn store_draft(&self, fs: &Fs, draft: &mut ChunkDraft) -> Result<()> {
+    fn store_draft(&self, fs: &Change, draft: &mut ChunkDraft) -> Result<()> {
         let array = self.array.latest(fs)?;
         let chunk = self.chunk(&array)?;
         let Some(content) = draft.content().transpose()? else {
@@ -240,7 +246,7 @@ impl ChunkFile {
     }
 
     /// Writes a whole decoded chunk.
-    fn write_content(&self, fs: &Fs, content: &[u8]) -> Result<()> {
+    fn write_content(&self, fs: &Change, content: &[u8]) -> Result<()> {
         self.write_latest(fs, |array, chunk| {
             let losses = array.freshness().losses();
             // one write, so that no write-back stores a part of the draft; the guard also holds
@@ -254,7 +260,7 @@ impl ChunkFile {
     }
 
     /// Returns the error of a draft that cannot be stored.
-    fn refuse_draft(&self, fs: &Fs, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
+    fn refuse_draft(&self, fs: &Change, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
         let e = self.refused_draft(fs, draft, array.grid().chunk_size(self.chunk(array)?));
         self.erase_filled(fs, array, draft)?;
         fs.hand_over(array).and(Err(e))
@@ -284,7 +290,7 @@ impl ChunkFile {
     }
 
     /// Erases the fill values stored for a created file, unless the chunk was written since.
-    fn erase_filled(&self, fs: &Fs, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
+    fn erase_filled(&self, fs: &Change, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
         let chunk = self.chunk(array)?;
         let Some(filled) = draft
             .filled
@@ -369,7 +375,13 @@ impl OpenFile for ChunkFile {
         self.overlay_draft(offset, out, wait)
     }
 
-    fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+    fn write(
+        &self,
+        fs: &Change,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
         // lock the draft before the array, as a flush does, because a flush holds the draft while
         // it waits for the store
         let Some(mut draft) = self.lock_draft(mode.wait) else {
@@ -384,19 +396,19 @@ impl OpenFile for ChunkFile {
         Ok(self.array.write_latest(fs, mode.wait, write)?.flatten())
     }
 
-    fn flush(&self, fs: &Fs) -> Result<()> {
+    fn flush(&self, fs: &Change) -> Result<()> {
         self.record
             .answer(fs.with_losses(&self.array.key(), self.store(fs)))
     }
 
-    fn fsync(&self, fs: &Fs) -> Result<()> {
+    fn fsync(&self, fs: &Change) -> Result<()> {
         let store = || fs.flush_array(&*self.array.latest(fs)?);
         let stored = self.store(fs).and_then(|()| store());
         self.record
             .answer(fs.with_losses(&self.array.key(), stored))
     }
 
-    fn release(&self, fs: &Fs) {
+    fn release(&self, fs: &Change) {
         self.pending_drop.finish(fs);
         let is_draft = lock(&self.draft).is_some();
         if is_draft || self.array.known().is_dirty() {

@@ -19,7 +19,7 @@ use crate::export::{Composite, FilePart, FileSlice, ItemForm, PartContent};
 use crate::fs::tree::{Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
-use crate::fs::{Fs, KernelPages};
+use crate::fs::{Change, Fs, KernelPages};
 use crate::store::Key;
 use crate::util::memory::{self, lock};
 use edit::HeaderDraft;
@@ -193,7 +193,7 @@ impl CompositeFile {
     }
 
     /// Stores all writes through the file.
-    fn store(&self, fs: &Fs) -> Result<()> {
+    fn store(&self, fs: &Change) -> Result<()> {
         let header = self.check_header(fs).and_then(|()| self.store_text(fs));
         let arrays = self.arrays().filter(|array| array.is_dirty());
         arrays
@@ -327,7 +327,7 @@ impl CompositeFile {
     /// only attributes in `data.vrt` take effect.
     pub(in crate::fs) fn write_all(
         &self,
-        fs: &Fs,
+        fs: &Change,
         offset: u64,
         data: &[u8],
         mode: WriteMode,
@@ -357,7 +357,13 @@ impl CompositeFile {
 
     /// Writes bytes that [`CompositeFile::check_write`] has accepted. Returns their number, as
     /// [`CompositeFile::write_values`] does.
-    fn write_slices(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<usize> {
+    fn write_slices(
+        &self,
+        fs: &Change,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<usize> {
         let mut written = 0;
         for slice in self.slices(offset, data.len()) {
             if slice.part.is_flat() {
@@ -381,7 +387,7 @@ impl CompositeFile {
     /// all of them, unless whole items alone can be written and a part of one is left.
     fn write_values(
         &self,
-        fs: &Fs,
+        fs: &Change,
         number: usize,
         at: u64,
         data: &[u8],
@@ -494,7 +500,13 @@ impl OpenFile for CompositeFile {
         }
     }
 
-    fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+    fn write(
+        &self,
+        fs: &Change,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
         if mode.wait == Wait::Allowed {
             self.write_all(
                 fs,
@@ -511,7 +523,7 @@ impl OpenFile for CompositeFile {
         }
     }
 
-    fn flush(&self, fs: &Fs) -> Result<()> {
+    fn flush(&self, fs: &Change) -> Result<()> {
         let stored = self.store(fs).and_then(|()| self.check_complete());
         let written = self.arrays().filter(|_| self.writable);
         let lost = written
@@ -520,7 +532,7 @@ impl OpenFile for CompositeFile {
         self.record.answer(lost.and(stored))
     }
 
-    fn release(&self, fs: &Fs) {
+    fn release(&self, fs: &Change) {
         // errors of chunks that cannot be stored are on record
         let _ = self.store(fs);
         if let Err(e) = self.check_complete() {

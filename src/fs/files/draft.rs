@@ -8,7 +8,7 @@ use crate::cache::Wait;
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
-use crate::fs::{Fs, KernelPages};
+use crate::fs::{Change, Fs, KernelPages};
 use crate::store::{Key, Permissions, read_at};
 use crate::util::memory::{self, Grant, lock};
 use std::collections::HashMap;
@@ -383,7 +383,13 @@ impl OpenFile for Draft {
         Ok(true)
     }
 
-    fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+    fn write(
+        &self,
+        fs: &Change,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
         if mode.wait == Wait::Never {
             return Ok(None);
         }
@@ -396,7 +402,7 @@ impl OpenFile for Draft {
         written.map(|()| Some(data.len()))
     }
 
-    fn flush(&self, fs: &Fs) -> Result<()> {
+    fn flush(&self, fs: &Change) -> Result<()> {
         fs.flush_draft(self)
     }
 
@@ -417,7 +423,7 @@ impl OpenFile for Draft {
 
     /// Stores the draft, and records the error if that fails. An earlier close does not record it,
     /// since another process may still be writing the file.
-    fn release(&self, fs: &Fs) {
+    fn release(&self, fs: &Change) {
         if fs.flush_draft(self).is_err()
             && let Some(e) = self.lock().refused.take()
         {

@@ -11,7 +11,7 @@ use crate::fs::resize::HiddenGrowth;
 use crate::fs::waiting::WaitingWrite;
 use crate::fs::write::WriteMode;
 use crate::fs::write_record::WriteRecord;
-use crate::fs::{Fs, KernelPages};
+use crate::fs::{Change, Fs, KernelPages};
 use crate::store::Key;
 use gather::FlatRead;
 use holes::{Seek, StoredChunks};
@@ -60,7 +60,7 @@ impl FlatFile {
     /// called with the array before anything changes, and may refuse the write.
     pub fn write_through(
         &self,
-        fs: &Fs,
+        fs: &Change,
         offset: u64,
         data: &[u8],
         mode: WriteMode,
@@ -278,7 +278,13 @@ impl OpenFile for FlatFile {
         fs.ahead.cached_run(&self.readers, &array, range)
     }
 
-    fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+    fn write(
+        &self,
+        fs: &Change,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
         self.write_through(
             fs,
             offset,
@@ -292,7 +298,7 @@ impl OpenFile for FlatFile {
         )
     }
 
-    fn write_zeros(&self, fs: &Fs, range: Range<u64>) -> Result<()> {
+    fn write_zeros(&self, fs: &Change, range: Range<u64>) -> Result<()> {
         let mode = WriteMode {
             is_flat: true,
             inode: self.inode,
@@ -307,7 +313,7 @@ impl OpenFile for FlatFile {
         zeroed.map(drop)
     }
 
-    fn flush(&self, fs: &Fs) -> Result<()> {
+    fn flush(&self, fs: &Change) -> Result<()> {
         let stored = self.array.latest(fs).and_then(|array| {
             fs.resizing.close(array.key());
             fs.flush_array(&array)
@@ -320,7 +326,7 @@ impl OpenFile for FlatFile {
         self.seek_through(fs, offset, target, Array::fill_is_zero)
     }
 
-    fn release(&self, fs: &Fs) {
+    fn release(&self, fs: &Change) {
         self.pending_drop.finish(fs);
         let array = self.array.known();
         fs.resizing.finish_closed(array.key());

@@ -6,7 +6,7 @@ use crate::cache::Wait;
 use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
-use crate::fs::{Fs, KernelPages};
+use crate::fs::{Change, Fs, KernelPages};
 use crate::store::{Permissions, read_at};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -77,7 +77,13 @@ impl OpenFile for PlainFile {
         read_at(file, offset, out).map(|()| true)
     }
 
-    fn write(&self, _: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+    fn write(
+        &self,
+        _: &Change,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
         if mode.wait == Wait::Never {
             return Ok(None);
         }
@@ -92,7 +98,7 @@ impl OpenFile for PlainFile {
         Ok(Some(data.len()))
     }
 
-    fn fsync(&self, _: &Fs) -> Result<()> {
+    fn fsync(&self, _: &Change) -> Result<()> {
         Ok(self.file.as_ref().map_or(Ok(()), File::sync_all)?)
     }
 

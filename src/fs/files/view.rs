@@ -11,7 +11,7 @@ use crate::export::{ArrayView, ItemForm};
 use crate::fs::tree::{Node, View};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
-use crate::fs::{Fs, KernelPages};
+use crate::fs::{Change, Fs, KernelPages};
 use crate::store::Key;
 use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
@@ -133,7 +133,13 @@ impl OpenFile for OpenView {
         Ok(true)
     }
 
-    fn write(&self, fs: &Fs, offset: u64, data: &[u8], mode: WriteMode) -> Result<Option<usize>> {
+    fn write(
+        &self,
+        fs: &Change,
+        offset: u64,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<Option<usize>> {
         if mode.wait == Wait::Never {
             return Ok(None);
         }
@@ -170,7 +176,7 @@ impl OpenFile for OpenView {
         }))
     }
 
-    fn flush(&self, fs: &Fs) -> Result<()> {
+    fn flush(&self, fs: &Change) -> Result<()> {
         if self.writable {
             self.flat.flush(fs)
         } else {
@@ -195,7 +201,7 @@ impl OpenFile for OpenView {
         }
     }
 
-    fn release(&self, fs: &Fs) {
+    fn release(&self, fs: &Change) {
         self.flat.release(fs);
     }
 

@@ -26,7 +26,7 @@ impl Model {
         self.heal();
         // padding that was written to chunk files would become part of the array
         if !is_foreign || new[d] > old[d] {
-            self.fs.flush(self.handle)?;
+            self.fs.change().flush(self.handle)?;
             self.dirty.fill(false);
         }
         let by_size = d == 0 && ((factor * 1000.0) as u64).is_multiple_of(2);
@@ -37,14 +37,16 @@ impl Model {
             false
         };
         let again = open(&self.fs, FLAT, true)?;
-        self.fs.release(std::mem::replace(&mut self.handle, again));
+        self.fs
+            .change()
+            .release(std::mem::replace(&mut self.handle, again));
         self.take_shape(&new, !is_foreign && !by_size)?;
         if is_lost {
             // chunks of which nothing was written inside the new shape were never stored
             for id in 0..self.there.len() {
                 let name = self.grid.chunk_key(ChunkId(id as u64), Separator::Dot);
                 match open(&self.fs, &name, false) {
-                    Ok(handle) => self.fs.release(handle),
+                    Ok(handle) => self.fs.change().release(handle),
                     Err(_) => self.there[id] = false,
                 }
             }
@@ -64,7 +66,7 @@ impl Model {
             panic!("the array is gone")
         };
         other.resize(&array, new)?;
-        match self.fs.flush(self.handle) {
+        match self.fs.change().flush(self.handle) {
             // bytes outside are lost, and no others
             Err(e) if e.errno() == libc::ESTALE && is_lost => Ok(true),
             done => done.map(|()| is_lost),
@@ -74,7 +76,7 @@ impl Model {
     fn resize_here(&self, new: &[u64], by_size: bool) -> Result<()> {
         let key = Key::normalize("a")?;
         if by_size {
-            return self.fs.truncate(
+            return self.fs.change().truncate(
                 &key,
                 new.iter().product::<u64>() * self.meta.dtype.size() as u64,
                 Added::FillValue,
@@ -83,8 +85,11 @@ impl Model {
         if self.meta.zarr_format == 2 {
             let mut document = self.document("a/.zarray");
             document["shape"] = new.to_vec().into();
-            self.fs
-                .put_document(&key, MetadataFile::Array, json::write(&document).as_bytes())?;
+            self.fs.change().put_document(
+                &key,
+                MetadataFile::Array,
+                json::write(&document).as_bytes(),
+            )?;
             return self.remove_outside(new);
         }
         let view = self
@@ -110,6 +115,7 @@ impl Model {
             }
         }
         self.fs
+            .change()
             .put_document(&key, MetadataFile::Zarr, json::write(&view).as_bytes())?;
         self.remove_outside(new)
     }
@@ -126,7 +132,7 @@ impl Model {
             if grid.parse_chunk_key(&name, Separator::Dot).is_some() {
                 continue;
             }
-            match self.fs.unlink(array, &name, 0) {
+            match self.fs.change().unlink(array, &name, 0) {
                 Err(e) if e.errno() == libc::ENOENT => {}
                 removed => removed?,
             }

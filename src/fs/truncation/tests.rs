@@ -69,7 +69,9 @@ impl Model {
     }
 
     fn set_size(&mut self, handle: u64, size: usize) -> Result<()> {
-        self.fs.set_size(self.inode, size as u64, Some(handle))?;
+        self.fs
+            .change()
+            .set_size(self.inode, size as u64, Some(handle))?;
         let before = self.size();
         if size < before {
             let mut owners = self
@@ -114,7 +116,7 @@ impl Model {
                 let len = ((len * whole) as usize + 1).min(self.bytes.len() - at);
                 self.next = self.next.wrapping_add(1).max(1);
                 let data = vec![self.next; len];
-                assert_eq!(self.fs.write(handle, at as u64, &data)?, len);
+                assert_eq!(self.fs.change().write(handle, at as u64, &data)?, len);
                 let before = self.size().min(at);
                 self.bytes[before..at].fill(0);
                 self.bytes[at..at + len].copy_from_slice(&data);
@@ -131,7 +133,7 @@ impl Model {
                 };
                 let at = (at * whole) as usize;
                 let len = (len * whole) as usize;
-                self.fs.punch(handle, at as u64, len as u64)?;
+                self.fs.change().punch(handle, at as u64, len as u64)?;
                 let end = (at + len).min(self.size());
                 self.bytes[at.min(end)..end].fill(0);
             }
@@ -139,8 +141,8 @@ impl Model {
                 let Some(handle) = handle(n) else {
                     return Ok(());
                 };
-                self.fs.flush(handle)?;
-                self.fs.release(handle);
+                self.fs.change().flush(handle)?;
+                self.fs.change().release(handle);
                 self.open.retain(|open| *open != handle);
                 if let Some((_, owners)) = &mut self.truncated {
                     owners.retain(|owner| *owner != handle);
@@ -152,7 +154,7 @@ impl Model {
             }
             Op::Sync(n) => {
                 if let Some(handle) = handle(n) {
-                    self.fs.fsync(handle)?;
+                    self.fs.change().fsync(handle)?;
                 }
             }
         }
@@ -179,7 +181,7 @@ impl Model {
                 "data behind the end"
             );
         }
-        self.fs.release(reader);
+        self.fs.change().release(reader);
     }
 }
 
@@ -209,9 +211,9 @@ fn store(shape: &[u64], chunks: &[u64], fill: u8, is_sharded: bool) -> (Arc<Faul
     let bytes = vec![77; shape.iter().product::<u64>() as usize];
     let mut model = Model::new(&store, bytes.clone());
     model.apply(&Op::Open(false)).unwrap();
-    model.fs.write(model.open[0], 0, &bytes).unwrap();
+    model.fs.change().write(model.open[0], 0, &bytes).unwrap();
     model.apply(&Op::Close(0)).unwrap();
-    model.fs.store_all().unwrap();
+    model.fs.change().store_all().unwrap();
     (store, bytes)
 }
 
@@ -233,7 +235,7 @@ proptest! {
             model.apply(&Op::Close(0)).unwrap();
         }
         model.check();
-        model.fs.store_all().unwrap();
+        model.fs.change().store_all().unwrap();
         let again = Model::new(&store, model.bytes.clone());
         again.check();
     }

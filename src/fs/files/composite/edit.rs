@@ -7,9 +7,9 @@
 use super::CompositeFile;
 use crate::error::{Error, Kind, Result};
 use crate::export::{Format, HeaderEdit, PartContent, VrtContent};
-use crate::fs::Fs;
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::tree::Node;
+use crate::fs::{Change, Fs};
 use crate::store::Key;
 use crate::util::json::Value;
 use crate::util::memory::lock;
@@ -146,7 +146,7 @@ impl CompositeFile {
 
     /// Writes to the header. A whole header is stored immediately, because netCDF-C ignores the
     /// errors of close.
-    pub(super) fn write_header(&self, fs: &Fs, at: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write_header(&self, fs: &Change, at: u64, data: &[u8]) -> Result<()> {
         self.write_header_growing(fs, at, data).map(drop)
     }
 
@@ -154,7 +154,7 @@ impl CompositeFile {
     /// became longer.
     pub(super) fn write_header_growing<'a>(
         &self,
-        fs: &'a Fs,
+        fs: &'a Change,
         at: u64,
         data: &[u8],
     ) -> Result<Vec<HiddenGrowth<'a>>> {

@@ -7,9 +7,9 @@
 use super::CompositeFile;
 use super::held::HeldWrites;
 use crate::error::{Error, Kind, Result};
-use crate::fs::Fs;
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::write::WriteMode;
+use crate::fs::{Change, Fs};
 use crate::util::memory::lock;
 use std::sync::atomic::Ordering;
 
@@ -33,7 +33,7 @@ impl CompositeFile {
     /// # Errors
     ///
     /// Those of [`CompositeFile::write_header`]; all that was held back is then forgotten.
-    pub(super) fn write_held(&self, fs: &Fs, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write_held(&self, fs: &Change, offset: u64, data: &[u8]) -> Result<()> {
         let mut held = lock(&self.held);
         let done = self.hold(fs, &mut held, offset, data);
         if done.is_err() {
@@ -42,7 +42,13 @@ impl CompositeFile {
         done
     }
 
-    fn hold(&self, fs: &Fs, held: &mut Option<HeldWrites>, offset: u64, data: &[u8]) -> Result<()> {
+    fn hold(
+        &self,
+        fs: &Change,
+        held: &mut Option<HeldWrites>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
         let header = self
             .file
             .parts()
@@ -112,7 +118,7 @@ impl CompositeFile {
     ///
     /// EFBIG without `--resize`; an error of the store, after which all arrays are as long as
     /// before.
-    pub(super) fn grow<'a>(&self, fs: &'a Fs, count: u64) -> Result<Vec<HiddenGrowth<'a>>> {
+    pub(super) fn grow<'a>(&self, fs: &'a Change, count: u64) -> Result<Vec<HiddenGrowth<'a>>> {
         self.check_growth(fs)?;
         if self.file.size_with(count) > MAX_SIZE {
             return Err(Error::system(libc::EFBIG));

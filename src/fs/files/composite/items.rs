@@ -6,10 +6,10 @@ use crate::array::Array;
 use crate::cache::Wait;
 use crate::error::{Error, Result};
 use crate::export::ItemForm;
-use crate::fs::Fs;
 use crate::fs::files::OpenFile;
 use crate::fs::files::items::{another_array, packed, shown_items};
 use crate::fs::write::WriteMode;
+use crate::fs::{Change, Fs};
 use crate::util::memory::lock;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -59,7 +59,7 @@ impl CompositeFile {
     /// unless whole items alone can be written and a part of one is left.
     pub(super) fn write_items(
         &self,
-        fs: &Fs,
+        fs: &Change,
         of: &FlatPart,
         at: u64,
         data: &[u8],
@@ -153,7 +153,7 @@ pub fn read_exact(
 /// Writes bytes of reversed items. Every byte of an item is one byte of the stored item, so that
 /// nothing has to be read.
 fn write_reversed(
-    fs: &Fs,
+    fs: &Change,
     of: &FlatPart,
     begin: u64,
     data: &[u8],
@@ -176,7 +176,7 @@ fn write_reversed(
 /// # Errors
 ///
 /// ESTALE if the array has another shape or dtype than the file says.
-fn write_stored(fs: &Fs, of: &FlatPart, at: u64, data: &[u8], mode: WriteMode) -> Result<()> {
+fn write_stored(fs: &Change, of: &FlatPart, at: u64, data: &[u8], mode: WriteMode) -> Result<()> {
     let at = of.start + at;
     let write = |array: &Arc<Array>| {
         // an array of records may have become shorter

@@ -5,9 +5,9 @@ use super::CompositeFile;
 use super::edit::refused;
 use crate::error::{Error, Result};
 use crate::export::{Moved, PartContent};
-use crate::fs::Fs;
 use crate::fs::files::OpenFile;
 use crate::fs::write::WriteMode;
+use crate::fs::{Change, Fs};
 use crate::store::Key;
 
 /// Bytes of a file with records that are read at a time.
@@ -24,7 +24,7 @@ impl CompositeFile {
     ///
     /// EPERM if the file cannot become this one; EFBIG if it has more records and the mount has no
     /// `--resize`.
-    pub(in crate::fs) fn replace(&self, fs: &Fs, from: &Key) -> Result<()> {
+    pub(in crate::fs) fn replace(&self, fs: &Change, from: &Key) -> Result<()> {
         let (group, header) = self.header().ok_or_else(|| refused("has no header"))?;
         let (edited, size) = fs.read_edited(from, header)?;
         let changes =
