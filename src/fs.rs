@@ -2,7 +2,7 @@
 //! tested without FUSE and must not know of it.
 
 use crate::array::{Array, VersionTag};
-use crate::cache::{Cache, Prefetcher, SpillOptions, Wait};
+use crate::cache::{Cache, Found, Prefetcher, SpillOptions, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use crate::stats::Stats;
@@ -36,10 +36,10 @@ mod write_record;
 pub use blocking::RequestKind;
 pub use directory::DirectoryEntry;
 use directory::DirectoryStream;
+pub use files::Seek;
 use files::chunk::created::CreatedChunks;
 use files::draft::Drafts;
 use files::plain::PlainFile;
-pub use files::{CachedBytes, Seek};
 use files::{Handles, NewFile, OpenFile};
 pub use opened_file::{KernelPages, OpenedFile};
 pub use page_guards::GuardId;
@@ -121,7 +121,7 @@ const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth {
 pub struct Fs {
     tree: Tree,
     cache: Arc<Cache>,
-    ahead: Prefetcher,
+    prefetcher: Prefetcher,
     /// Useful number of concurrent requests to the store.
     concurrency: usize,
     options: Options,
@@ -158,7 +158,7 @@ impl Fs {
         Ok(Fs {
             tree,
             concurrency,
-            ahead: Prefetcher::new(
+            prefetcher: Prefetcher::new(
                 cache.clone(),
                 options.threads,
                 concurrency,
@@ -406,32 +406,26 @@ impl Fs {
         }
     }
 
-    /// Reads up to `len` bytes at `offset`, fewer only at the end of the file, where they are in
-    /// the cache or into `out`. Returns `None`, with unspecified bytes in `out`, if that would need
-    /// the store or a wait: the caller must then call [`Fs::read`].
-    pub fn read_in_place(
+    /// Reads up to `len` bytes at `offset`, fewer only at the end of the file: from the cache, or
+    /// into `out`, replacing its content. A caller that must not wait asks with [`Wait::Never`]
+    /// first, which records the request, and repeats it with [`Wait::Allowed`] where it may.
+    pub fn read_with(
         &self,
         handle: u64,
         offset: u64,
         len: usize,
+        wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Option<CachedBytes>> {
+    ) -> Result<Found> {
         let file = self.files.get(handle)?;
         let len = self.readable(handle, &*file, offset, len);
-        if !file.record_access(self, offset, len) {
-            return Ok(None);
-        }
-        if let Some(run) = file.cached_run(self, offset, len)? {
-            self.stats.bytes_served.add(run.bytes().len() as u64);
-            return Ok(Some(CachedBytes::Run(run)));
-        }
-        Ok(self
-            .read_from(&*file, offset, len, Wait::Never, out)?
-            .then_some(CachedBytes::Copied))
+        let found = file.read(self, offset, len, wait, out)?;
+        self.stats.bytes_served.add(found.bytes(out).len() as u64);
+        Ok(found)
     }
 
-    /// Reads as [`Fs::read_in_place`] does, always into `out`, replacing its content. Returns
-    /// `false` for `None`.
+    /// Reads as [`Fs::read_with`] does without a wait, always into `out`. Returns `false` if it has
+    /// to wait.
     pub fn read_cached(
         &self,
         handle: u64,
@@ -439,35 +433,15 @@ impl Fs {
         len: usize,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        let found = self.read_in_place(handle, offset, len, out)?;
-        if let Some(CachedBytes::Run(run)) = &found {
-            out.clear();
-            out.extend_from_slice(run.bytes());
-        }
-        Ok(found.is_some())
+        let found = self.read_with(handle, offset, len, Wait::Never, out)?;
+        Ok(found.copy_to(out))
     }
 
-    /// Reads as [`Fs::read_cached`] does, even if that needs the store or a wait.
+    /// Reads as [`Fs::read_with`] does with a wait, always into `out`.
     pub fn read(&self, handle: u64, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let file = self.files.get(handle)?;
-        let len = self.readable(handle, &*file, offset, len);
-        self.read_from(&*file, offset, len, Wait::Allowed, out)
-            .map(drop)
-    }
-
-    fn read_from(
-        &self,
-        file: &dyn OpenFile,
-        offset: u64,
-        len: usize,
-        wait: Wait,
-        out: &mut Vec<u8>,
-    ) -> Result<bool> {
-        let done = file.read(self, offset, len, wait, out)?;
-        if done {
-            self.stats.bytes_served.add(out.len() as u64);
-        }
-        Ok(done)
+        let found = self.read_with(handle, offset, len, Wait::Allowed, out)?;
+        found.copy_to(out);
+        Ok(())
     }
 
     /// Prepares for the next read, after a reply was sent.
@@ -638,9 +612,9 @@ mod pages_model;
 #[cfg(test)]
 mod races;
 #[cfg(test)]
-mod shard_costs;
-#[cfg(test)]
 mod remote;
+#[cfg(test)]
+mod shard_costs;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -3,11 +3,13 @@
 //! revalidated before it is used.
 
 mod entry;
+mod found;
 mod load;
 mod neighbors;
 
 pub(super) use entry::{CacheKey, CachedChunk, CachedItem, PartResult, Slot, Sources};
 pub use entry::{ChunkPart, DecodedPart};
+pub use found::{CachedRun, Found};
 
 use super::{Cache, SLOT_COST, State};
 use crate::array::{Array, Opening, VersionTag};

@@ -6,7 +6,6 @@
 //! This module knows chunks, not files or requests.
 
 mod access;
-mod in_place;
 mod spill;
 mod wide_rows;
 mod window;
@@ -21,7 +20,6 @@ use crate::util::spill_file::SpillOptions;
 use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use access::{AccessHistory, Pattern, Plan};
-pub use in_place::CachedRun;
 use spill::Spills;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

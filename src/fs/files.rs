@@ -15,7 +15,7 @@ use super::write::{WriteMode, ZEROS};
 use super::write_record::WriteRecord;
 use super::{Change, Fs, KernelPages};
 use crate::array::Array;
-use crate::cache::{CachedRun, Wait};
+use crate::cache::{Found, Wait};
 use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;
 use crate::store::Key;
@@ -38,23 +38,17 @@ pub trait OpenFile: Send + Sync {
         true
     }
 
-    /// Records a read before it is answered, so that the cache can load what comes next. Returns
-    /// `false` if the array has to be looked up first.
-    fn record_access(&self, _fs: &Fs, _offset: u64, _len: usize) -> bool {
-        true
-    }
-
-    /// Reads up to `len` bytes at `offset` into `out`, replacing its content; fewer only at the end
-    /// of the file. Returns `false`, with unspecified bytes in `out`, if that would need the store
-    /// or a wait and `wait` is not set.
-    fn read(&self, fs: &Fs, offset: u64, len: usize, wait: Wait, out: &mut Vec<u8>)
-    -> Result<bool>;
-
-    /// Returns the bytes of a read if they lie side by side in a cached chunk, so that a reply
-    /// needs no copy of them; `None` if [`OpenFile::read`] has to gather them.
-    fn cached_run(&self, _fs: &Fs, _offset: u64, _len: usize) -> Result<Option<CachedRun>> {
-        Ok(None)
-    }
+    /// Reads up to `len` bytes at `offset`, fewer only at the end of the file: from the cache, or
+    /// into `out`, replacing its content. The first attempt at each request is with [`Wait::Never`];
+    /// it records the request, so that the cache can load what comes next.
+    fn read(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<Found>;
 
     /// Writes `data` at `offset` and returns the number of bytes written: fewer only at the end of
     /// a file of fixed size. Returns `None` if that would need the store or a wait and the mode
@@ -157,24 +151,6 @@ pub trait OpenFile: Send + Sync {
     /// Returns the file if it is a chunk file.
     fn as_chunk(&self) -> Option<&ChunkFile> {
         None
-    }
-}
-
-/// Bytes that were read without the store.
-pub enum CachedBytes {
-    /// The buffer of the caller holds them.
-    Copied,
-    /// They lie in a cached chunk.
-    Run(CachedRun),
-}
-
-impl CachedBytes {
-    /// Returns the bytes; `out` is the buffer that the reader was called with.
-    pub fn bytes<'a>(&'a self, out: &'a [u8]) -> &'a [u8] {
-        match self {
-            CachedBytes::Copied => out,
-            CachedBytes::Run(run) => run.bytes(),
-        }
     }
 }
 
@@ -380,8 +356,9 @@ impl PendingDrop {
 }
 
 /// Copies up to `len` bytes at `offset` of `text` into `out`, replacing its content.
-pub fn copy_range(text: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) {
+pub fn copy_range(text: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Found {
     let start = offset.min(text.len() as u64) as usize;
     out.clear();
     out.extend_from_slice(&text[start..text.len().min(start.saturating_add(len))]);
+    Found::Copied
 }

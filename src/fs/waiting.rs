@@ -5,6 +5,7 @@
 //! old bytes would then stay in its page cache. The thread that receives a write applies it if
 //! there is memory. Otherwise it records the write here, and reads of the same bytes wait for it.
 
+use crate::cache::Wait;
 use crate::store::Key;
 use crate::util::memory::lock;
 use std::ops::Range;
@@ -62,26 +63,25 @@ impl WaitingWrites {
         }
     }
 
-    /// Returns whether a read of `range` has to wait.
-    pub fn overlaps(&self, key: &Key, range: &Range<u64>) -> bool {
-        self.0.count.load(Ordering::Acquire) > 0
-            && lock(&self.0.list).overlaps(key, range, u64::MAX)
-    }
-
-    /// Waits for the writes to `range` that have been recorded so far.
-    pub fn wait_for(&self, key: &Key, range: &Range<u64>) {
-        if !self.overlaps(key, range) {
-            return;
+    /// Waits for the writes to `range` that have been recorded so far. Returns false if there are
+    /// any and `wait` does not allow it.
+    pub fn wait_for(&self, key: &Key, range: &Range<u64>, wait: Wait) -> bool {
+        if self.0.count.load(Ordering::Acquire) == 0 {
+            return true;
         }
         let mut list = lock(&self.0.list);
         let last = list.last;
         while list.overlaps(key, range, last) {
+            if wait == Wait::Never {
+                return false;
+            }
             list = self
                 .0
                 .ended
                 .wait(list)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        true
     }
 }
 
@@ -115,15 +115,16 @@ mod tests {
         let writes = WaitingWrites::default();
         let key = Key::root().join("a");
         let first = writes.begin(key.clone(), 10..20);
-        assert!(writes.overlaps(&key, &(19..30)) && !writes.overlaps(&key, &(20..30)));
-        assert!(!writes.overlaps(&Key::root(), &(0..100)));
-        writes.wait_for(&key, &(0..10));
+        let overlaps = |key: &Key, range: Range<u64>| !writes.wait_for(key, &range, Wait::Never);
+        assert!(overlaps(&key, 19..30) && !overlaps(&key, 20..30));
+        assert!(!overlaps(&Key::root(), 0..100));
+        writes.wait_for(&key, &(0..10), Wait::Allowed);
         let (done, ends) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let writes = &writes;
             let key = &key;
             scope.spawn(move || {
-                writes.wait_for(key, &(15..16));
+                writes.wait_for(key, &(15..16), Wait::Allowed);
                 done.send(()).unwrap();
             });
             assert!(ends.recv_timeout(Duration::from_millis(50)).is_err());
@@ -132,6 +133,6 @@ mod tests {
             drop(first);
             ends.recv_timeout(Duration::from_secs(20)).unwrap();
         });
-        assert!(!writes.overlaps(&key, &(0..100)));
+        assert!(!overlaps(&key, 0..100));
     }
 }

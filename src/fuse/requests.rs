@@ -4,9 +4,10 @@
 use super::replies::{attribute_ttl, finish, send_ok, send_written, send_xattr};
 use super::request_info::RequestInfo;
 use super::{FuseServer, MAX_BACKGROUND};
+use crate::cache::Wait;
 use crate::error::Error;
 use crate::fs::tree::Audience;
-use crate::fs::{Change, KernelPages, MAX_NAME, RequestKind, Seek, StalePages};
+use crate::fs::{Change, Fs, KernelPages, MAX_NAME, RequestKind, Seek, StalePages};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
@@ -30,6 +31,28 @@ thread_local! {
     /// of this capacity begins at a page, as decoded chunks do, and takes no memory before it is
     /// used.
     static REPLY: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(MAX_REPLY));
+}
+
+/// Answers a read of an open file. Returns the reply if that takes a wait that `wait` does not
+/// allow.
+fn answer_read(
+    fs: &Fs,
+    request: &RequestInfo,
+    (handle, offset, len): (u64, u64, usize),
+    wait: Wait,
+    reply: ReplyData,
+) -> Option<ReplyData> {
+    REPLY.with_borrow_mut(|out| {
+        let found = request.run_some(fs, || {
+            Ok(fs.read_with(handle, offset, len, wait, out)?.ready())
+        });
+        match found {
+            Ok(None) => return Some(reply),
+            Ok(Some(found)) => reply.data(found.bytes(out)),
+            Err(e) => reply.error(e),
+        }
+        None
+    })
 }
 
 impl Filesystem for FuseServer {
@@ -205,25 +228,13 @@ impl Filesystem for FuseServer {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let handle = handle.0;
-        let size = size as usize;
-        let request = RequestInfo::of_bytes("read", inode, offset, size);
-        let reply = REPLY.with_borrow_mut(|out| {
-            match request.run_some(&self.fs, || {
-                self.fs.read_in_place(handle, offset, size, out)
-            }) {
-                Ok(None) => return Some(reply),
-                Ok(Some(found)) => reply.data(found.bytes(out)),
-                Err(e) => reply.error(e),
-            }
-            None
-        });
-        let Some(reply) = reply else { return };
+        let request = RequestInfo::of_bytes("read", inode, offset, size as usize);
+        let bytes = (handle.0, offset, size as usize);
+        let Some(reply) = answer_read(&self.fs, &request, bytes, Wait::Never, reply) else {
+            return;
+        };
         self.dispatch(RequestKind::Change, move |fs| {
-            REPLY.with_borrow_mut(|out| {
-                let done = request.run(fs, || fs.read(handle, offset, size, out));
-                finish(done, reply, |reply, ()| reply.data(out));
-            });
+            answer_read(fs, &request, bytes, Wait::Allowed, reply);
             fs.prepare();
         });
     }

@@ -7,7 +7,7 @@ use super::window::Window;
 use super::{PrefetchState, Prefetcher};
 use crate::array::Array;
 use crate::cache::Wait;
-use crate::cache::chunk_cache::{CachedItem, ChunkPart};
+use crate::cache::chunk_cache::{CachedItem, CachedRun, ChunkPart, Found};
 use crate::util::memory::lock;
 use crate::zarr::codec::PartialDecode;
 use std::ops::Range;
@@ -192,28 +192,21 @@ impl Prefetcher {
         }
     }
 
-    /// Reads up to `len` bytes into `out` from windows, if `offset` is that of a sequential reader
-    /// that needs them. Returns `None` if it is not, or if a window cannot be built: then the
-    /// caller reads chunk by chunk, to find out which bytes can be read. Returns `Some(false)` if
-    /// reading would need the store or a wait and `wait` does not allow it.
-    pub fn read(
+    /// Reads flat bytes `range`, which are not empty, of a sequential reader from windows. Returns
+    /// `None` if the chunks have to be read instead: if they fit into the cache, or if a window
+    /// cannot be built or used.
+    pub fn read_windows(
         &self,
         state: &PrefetchState,
         array: &Array,
-        offset: u64,
-        len: usize,
+        range: &Range<u64>,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Option<bool> {
-        let end = offset.saturating_add(len as u64).min(array.size());
-        if offset >= end || !state.is_sequential(offset) {
-            return None;
-        }
+    ) -> Option<Found> {
         let writes = array.freshness().writes();
-        out.resize((end - offset) as usize, 0);
-        let mut at = offset;
+        let mut at = range.start;
         let mut before = None;
-        while at < end {
+        while at < range.end {
             if !self.is_wide(array, at) {
                 return None;
             }
@@ -232,7 +225,7 @@ impl Prefetcher {
             let part = if wait == Wait::Never {
                 match self.cache.peek_window(array, &window) {
                     Some(part) => part,
-                    None => return Some(false),
+                    None => return Some(Found::MustWait),
                 }
             } else {
                 self.cache.get_window(array, &window)
@@ -251,13 +244,19 @@ impl Prefetcher {
             if before.is_some_and(|before| !part.is_consistent_with(&before)) {
                 return None;
             }
-            let from = part.at((at - window.range.start) as usize)?;
-            let to = &mut out[(at - offset) as usize..];
+            let within = (at - window.range.start) as usize;
+            if at == range.start && range.end <= window.range.end {
+                let len = (range.end - range.start) as usize;
+                return CachedRun::new(part, within, len).map(Found::Run);
+            }
+            out.resize((range.end - range.start) as usize, 0);
+            let from = part.at(within)?;
+            let to = &mut out[(at - range.start) as usize..];
             let n = from.len().min(to.len());
             to[..n].copy_from_slice(&from[..n]);
             at += n as u64;
             before = Some(part);
         }
-        Some(true)
+        Some(Found::Copied)
     }
 }

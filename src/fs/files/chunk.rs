@@ -13,7 +13,7 @@ mod draft;
 
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
-use crate::cache::{ChunkPart, Wait};
+use crate::cache::{ChunkPart, Found, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
@@ -324,30 +324,24 @@ impl ChunkFile {
         e
     }
 
-    /// Copies the draft over `out`, which holds the chunk's bytes from `offset` on. Returns `false`
-    /// if that would need a wait and `wait` does not allow it.
-    fn overlay_draft(&self, offset: u64, out: &mut [u8], wait: Wait) -> Result<bool> {
+    /// Copies the draft over `out`, which holds the chunk's bytes from `offset` on.
+    fn overlay_draft(&self, offset: u64, out: &mut [u8], wait: Wait) -> Result<Found> {
         let Some(draft) = self.lock_draft(wait) else {
-            return Ok(false);
+            return Ok(Found::MustWait);
         };
         let Some(draft) = draft.as_ref().filter(|draft| draft.bytes.is_some()) else {
-            return Ok(true);
+            return Ok(Found::Copied);
         };
         if wait == Wait::Never && draft.is_on_disk() {
-            return Ok(false);
+            return Ok(Found::MustWait);
         }
-        draft.overlay(offset as usize, out).map(|()| true)
+        draft.overlay(offset as usize, out).map(|()| Found::Copied)
     }
 }
 
 impl OpenFile for ChunkFile {
     fn inode(&self) -> u64 {
         self.inode
-    }
-
-    fn record_access(&self, fs: &Fs, _: u64, _: usize) -> bool {
-        self.pending_drop.finish(fs);
-        true
     }
 
     fn read(
@@ -357,9 +351,10 @@ impl OpenFile for ChunkFile {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<bool> {
+    ) -> Result<Found> {
+        self.pending_drop.finish(fs);
         let Some(array) = self.array.latest_if(fs, wait)? else {
-            return Ok(false);
+            return Ok(Found::MustWait);
         };
         match fs.read_chunk(&array, &self.name, offset, len, wait, out) {
             Err(e) if e.errno() == libc::ESTALE && fs.created_chunks.contains(&self.path()) => {
@@ -369,7 +364,7 @@ impl OpenFile for ChunkFile {
                 out.resize(end.saturating_sub(offset) as usize, 0);
                 array.fill(out, offset);
             }
-            Ok(false) => return Ok(false),
+            Ok(Found::MustWait) => return Ok(Found::MustWait),
             read => drop(read?),
         }
         self.overlay_draft(offset, out, wait)
@@ -560,14 +555,14 @@ impl Fs {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<bool> {
+    ) -> Result<Found> {
         let chunk = array
             .grid()
             .parse_chunk_key(name, Separator::Dot)
             .ok_or_else(Error::stale)?;
         let piece = match self.cache.peek(array, chunk, ChunkPart::Whole) {
             Some(piece) => piece?,
-            None if wait == Wait::Never => return Ok(false),
+            None if wait == Wait::Never => return Ok(Found::MustWait),
             None => self.cache.get(array, chunk, ChunkPart::Whole)?,
         };
         let piece = piece.ok_or_else(Error::stale)?;
@@ -581,7 +576,7 @@ impl Fs {
         } else {
             out.copy_from_slice(&bytes[start..end]);
         }
-        Ok(true)
+        Ok(Found::Copied)
     }
 }
 

@@ -13,7 +13,7 @@ use super::flat::FlatFile;
 use super::items::{another_array, shown_items};
 use super::{NewFile, OpenFile};
 use crate::array::Array;
-use crate::cache::Wait;
+use crate::cache::{Found, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::export::{Composite, FilePart, FileSlice, ItemForm, PartContent};
 use crate::fs::tree::{Node, ViewedFile};
@@ -404,59 +404,50 @@ impl CompositeFile {
         done
     }
 
-    /// Reads the bytes of a slice of flat bytes. Returns `false` where [`OpenFile::read`] does.
+    /// Records a read of a slice of flat bytes, if the array is open.
+    fn record_access(&self, fs: &Fs, slice: &FileSlice) {
+        if let PartContent::Flat { start, form, .. } = &slice.part.content
+            && let Some(flat) = self.flat.get(slice.number).and_then(OnceLock::get)
+        {
+            let items = shown_items(slice.at, slice.len, form).stored;
+            flat.record_access(fs, start + items.start, (items.end - items.start) as usize);
+        }
+    }
+
+    /// Reads the bytes of a slice of flat bytes, as [`OpenFile::read`] does.
     fn read_values(
         &self,
         fs: &Fs,
         slice: &FileSlice,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<bool> {
-        let is_open = self
-            .flat
-            .get(slice.number)
-            .is_some_and(|cell| cell.get().is_some());
-        if wait == Wait::Never && !is_open {
-            return Ok(false);
+    ) -> Result<Found> {
+        let flat = self.flat.get(slice.number).and_then(OnceLock::get);
+        if wait == Wait::Never && flat.is_none_or(|flat| flat.array.known().is_superseded()) {
+            return Ok(Found::MustWait);
         }
         let Some(of) = self.flat_of(fs, slice.number, wait)? else {
-            return Ok(true);
+            return Ok(Found::Copied);
         };
         let items = shown_items(slice.at, slice.len, of.form);
-        if !read_exact(fs, &of, items.stored, wait, out)? {
-            return Ok(false);
-        }
+        let found = read_exact(fs, &of, items.stored, wait, out)?;
         if *of.form == ItemForm::AsStored {
-            return Ok(true);
+            return Ok(found);
+        }
+        if !found.copy_to(out) {
+            return Ok(Found::MustWait);
         }
         of.form.show(out).map_err(|e| e.context(self.node.path()))?;
         lock(&self.torn).show(slice.number, items.shown.start, out);
         out.drain(..(slice.at - items.shown.start) as usize);
         out.truncate(slice.len);
-        Ok(true)
+        Ok(Found::Copied)
     }
 }
 
 impl OpenFile for CompositeFile {
     fn inode(&self) -> u64 {
         self.inode
-    }
-
-    fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
-        let slices = self.slices(offset, len);
-        slices
-            .iter()
-            .filter(|slice| slice.part.is_flat())
-            .all(|slice| {
-                let PartContent::Flat { start, form, .. } = &slice.part.content else {
-                    return true;
-                };
-                let items = shown_items(slice.at, slice.len, form).stored;
-                let flat = self.flat.get(slice.number).and_then(OnceLock::get);
-                flat.is_some_and(|flat| {
-                    flat.record_access(fs, start + items.start, (items.end - items.start) as usize)
-                })
-            })
     }
 
     fn read(
@@ -466,37 +457,44 @@ impl OpenFile for CompositeFile {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<bool> {
+    ) -> Result<Found> {
         let slices = self.slices(offset, len);
+        if wait == Wait::Never {
+            slices
+                .iter()
+                .for_each(|slice| self.record_access(fs, slice));
+        }
         let end = offset.saturating_add(len as u64).min(self.size());
         let len_here = end.saturating_sub(offset) as usize;
         // most requests lie in one part and need no copy
-        if let [slice] = slices.as_slice()
+        let found = if let [slice] = slices.as_slice()
             && slice.part.is_flat()
             && slice.len == len_here
         {
-            if !self.read_values(fs, slice, wait, out)? {
-                return Ok(false);
-            }
+            self.read_values(fs, slice, wait, out)?
         } else {
             out.clear();
             memory::resize(out, len_here)?;
             let mut piece = Vec::new();
             for slice in &slices {
-                match self.own_bytes(slice) {
-                    Some(own) => slice.scatter(&own, out),
-                    None if self.read_values(fs, slice, wait, &mut piece)? => {
-                        slice.scatter(&piece, out)
-                    }
-                    None => return Ok(false),
+                if let Some(own) = self.own_bytes(slice) {
+                    slice.scatter(&own, out);
+                    continue;
                 }
+                let found = self.read_values(fs, slice, wait, &mut piece)?;
+                if matches!(found, Found::MustWait) {
+                    return Ok(found);
+                }
+                slice.scatter(found.bytes(&piece), out);
             }
-        }
-        let held = wait.lock(&self.held);
-        match held.as_deref() {
-            Some(Some(held)) => held.show(offset, len, out).map(|()| true),
-            Some(None) => Ok(true),
-            None => Ok(false),
+            Found::Copied
+        };
+        match wait.lock(&self.held).as_deref() {
+            Some(Some(held)) if found.copy_to(out) => {
+                held.show(offset, len, out).map(|()| Found::Copied)
+            }
+            Some(None) => Ok(found),
+            _ => Ok(Found::MustWait),
         }
     }
 

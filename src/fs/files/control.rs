@@ -5,7 +5,7 @@
 //! store, since names and values in a problem may come from private documents.
 
 use super::{NewFile, OpenFile, copy_range};
-use crate::cache::Wait;
+use crate::cache::{Found, Wait};
 use crate::error::Result;
 use crate::fs::tree::{Audience, ControlFile};
 use crate::fs::{Fs, KernelPages};
@@ -124,8 +124,7 @@ impl OpenFile for OpenControl {
         false
     }
 
-    fn read(&self, _: &Fs, offset: u64, len: usize, _: Wait, out: &mut Vec<u8>) -> Result<bool> {
-        copy_range(&self.text, offset, len, out);
-        Ok(true)
+    fn read(&self, _: &Fs, offset: u64, len: usize, _: Wait, out: &mut Vec<u8>) -> Result<Found> {
+        Ok(copy_range(&self.text, offset, len, out))
     }
 }

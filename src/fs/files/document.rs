@@ -2,7 +2,7 @@
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::array::hierarchy::{MetadataDocument, MetadataFile};
-use crate::cache::Wait;
+use crate::cache::{Found, Wait};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, KernelPages};
 use crate::store::Key;
@@ -39,8 +39,7 @@ impl OpenFile for DocumentFile {
         self.inode
     }
 
-    fn read(&self, _: &Fs, offset: u64, len: usize, _: Wait, out: &mut Vec<u8>) -> Result<bool> {
-        copy_range(&self.document.text, offset, len, out);
-        Ok(true)
+    fn read(&self, _: &Fs, offset: u64, len: usize, _: Wait, out: &mut Vec<u8>) -> Result<Found> {
+        Ok(copy_range(&self.document.text, offset, len, out))
     }
 }

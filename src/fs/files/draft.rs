@@ -4,7 +4,7 @@
 //! whole when it is closed.
 
 use super::{NewFile, OpenFile, copy_range};
-use crate::cache::Wait;
+use crate::cache::{Found, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
@@ -357,14 +357,14 @@ impl OpenFile for Draft {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<bool> {
+    ) -> Result<Found> {
         // the content is locked while it is stored
         if wait == Wait::Never {
-            return Ok(false);
+            return Ok(Found::MustWait);
         }
         let content = self.lock();
         match &content.text {
-            DraftText::Memory(text) => copy_range(text, offset, len, out),
+            DraftText::Memory(text) => return Ok(copy_range(text, offset, len, out)),
             DraftText::File(file) if content.is_complete => {
                 out.resize(len, 0);
                 read_at(file, offset, out)?;
@@ -380,7 +380,7 @@ impl OpenFile for Draft {
                 got.map_err(|e| e.context(&key))?.ok_or_else(Error::stale)?;
             }
         }
-        Ok(true)
+        Ok(Found::Copied)
     }
 
     fn write(

@@ -5,7 +5,7 @@ pub mod holes;
 
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
-use crate::cache::{CachedRun, PrefetchState, Wait};
+use crate::cache::{Found, PrefetchState, Wait};
 use crate::error::{Error, Result};
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::waiting::WaitingWrite;
@@ -54,6 +54,61 @@ impl FlatFile {
             is_past_pages: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
         }
+    }
+
+    /// Records a read before it is answered, so that the cache can load what comes next. Does
+    /// nothing if the array has to be looked up first.
+    pub fn record_access(&self, fs: &Fs, offset: u64, len: usize) {
+        self.pending_drop.finish(fs);
+        let array = self.array.known();
+        let end = offset.saturating_add(len as u64).min(array.size());
+        if offset < end && !array.is_superseded() {
+            fs.prefetcher.record_access(
+                &self.readers,
+                &array,
+                offset,
+                end - offset,
+                self.is_kept_elsewhere,
+            );
+        }
+    }
+
+    /// Reads as [`OpenFile::read`] does, without a record of the request.
+    pub fn read_recorded(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<Found> {
+        let Some(array) = self.array.latest_if(fs, wait)? else {
+            return Ok(Found::MustWait);
+        };
+        let end = offset.saturating_add(len as u64);
+        if !fs.waiting.wait_for(array.key(), &(offset..end), wait) {
+            return Ok(Found::MustWait);
+        }
+        let range = offset..end.min(array.size());
+        if range.is_empty() {
+            out.clear();
+            return Ok(Found::Copied);
+        }
+        let is_sequential = self.readers.is_sequential(offset);
+        if is_sequential
+            && let Some(found) =
+                fs.prefetcher
+                    .read_windows(&self.readers, &array, &range, wait, out)
+        {
+            return Ok(found);
+        }
+        let request = FlatRead {
+            fs,
+            array: &array,
+            range,
+            whole: is_sequential,
+        };
+        request.read(wait, out)
     }
 
     /// Writes flat bytes through the file that `mode` names: see [`OpenFile::write`]. `check` is
@@ -217,25 +272,6 @@ impl OpenFile for FlatFile {
         self.inode
     }
 
-    fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
-        self.pending_drop.finish(fs);
-        let array = self.array.known();
-        if array.is_superseded() {
-            return false;
-        }
-        let end = offset.saturating_add(len as u64).min(array.size());
-        if offset < end {
-            fs.ahead.record_access(
-                &self.readers,
-                &array,
-                offset,
-                end - offset,
-                self.is_kept_elsewhere,
-            );
-        }
-        true
-    }
-
     fn read(
         &self,
         fs: &Fs,
@@ -243,39 +279,11 @@ impl OpenFile for FlatFile {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<bool> {
-        let Some(array) = self.array.latest_if(fs, wait)? else {
-            return Ok(false);
-        };
-        let range = offset..offset.saturating_add(len as u64);
-        if wait == Wait::Allowed {
-            fs.waiting.wait_for(array.key(), &range);
-        } else if fs.waiting.overlaps(array.key(), &range) {
-            return Ok(false);
+    ) -> Result<Found> {
+        if wait == Wait::Never {
+            self.record_access(fs, offset, len);
         }
-        let whole = self.readers.is_sequential(offset);
-        if let Some(done) = fs.ahead.read(&self.readers, &array, offset, len, wait, out) {
-            return Ok(done);
-        }
-        let request = FlatRead {
-            cache: &fs.cache,
-            ahead: &fs.ahead,
-            array: &array,
-            offset,
-            whole,
-        };
-        request.read(len, wait, &fs.stats, out)
-    }
-
-    fn cached_run(&self, fs: &Fs, offset: u64, len: usize) -> Result<Option<CachedRun>> {
-        let Some(array) = self.array.latest_if(fs, Wait::Never)? else {
-            return Ok(None);
-        };
-        let range = offset..offset.saturating_add(len as u64).min(array.size());
-        if range.is_empty() || fs.waiting.overlaps(array.key(), &range) {
-            return Ok(None);
-        }
-        fs.ahead.cached_run(&self.readers, &array, range)
+        self.read_recorded(fs, offset, len, wait, out)
     }
 
     fn write(

@@ -5,7 +5,7 @@ use super::flat::FlatFile;
 use super::items::{ItemRange, another_array, packed, shown_items};
 use super::{NewFile, OpenFile, Seek};
 use crate::array::Array;
-use crate::cache::Wait;
+use crate::cache::{Found, Wait};
 use crate::error::{Error, Result};
 use crate::export::{ArrayView, ItemForm};
 use crate::fs::tree::{Node, View};
@@ -95,13 +95,6 @@ impl OpenFile for OpenView {
         self.inode
     }
 
-    fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> bool {
-        let stored = shown_items(offset, len, &self.view.form).stored;
-        let from = self.view.range.start.saturating_add(stored.start);
-        self.flat
-            .record_access(fs, from, (stored.end - stored.start) as usize)
-    }
-
     fn read(
         &self,
         fs: &Fs,
@@ -109,28 +102,28 @@ impl OpenFile for OpenView {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<bool> {
+    ) -> Result<Found> {
         let form = &self.view.form;
         let len = len
             .min(usize::try_from(self.fixed_size().saturating_sub(offset)).unwrap_or(usize::MAX));
         let ItemRange { shown, stored } = shown_items(offset, len, form);
         let Some(array) = self.flat.array.latest_if(fs, wait)? else {
-            return Ok(false);
+            return Ok(Found::MustWait);
         };
         self.check(&array)?;
         let from = self.view.range.start.saturating_add(stored.start);
-        if !self
-            .flat
-            .read(fs, from, (stored.end - stored.start) as usize, wait, out)?
-        {
-            return Ok(false);
+        let stored_len = (stored.end - stored.start) as usize;
+        let found = self.flat.read(fs, from, stored_len, wait, out)?;
+        if *form == ItemForm::AsStored {
+            return Ok(found);
         }
-        if *form != ItemForm::AsStored {
-            form.show(out)?;
-            out.drain(..((offset - shown.start) as usize).min(out.len()));
-            out.truncate(len);
+        if !found.copy_to(out) {
+            return Ok(Found::MustWait);
         }
-        Ok(true)
+        form.show(out)?;
+        out.drain(..((offset - shown.start) as usize).min(out.len()));
+        out.truncate(len);
+        Ok(Found::Copied)
     }
 
     fn write(

@@ -3,10 +3,9 @@
 
 use super::{CompositeFile, FlatPart};
 use crate::array::Array;
-use crate::cache::Wait;
+use crate::cache::{Found, Wait};
 use crate::error::{Error, Result};
 use crate::export::ItemForm;
-use crate::fs::files::OpenFile;
 use crate::fs::files::items::{another_array, packed, shown_items};
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs};
@@ -104,7 +103,7 @@ impl CompositeFile {
         let mut edge = Vec::new();
         for item in &edges {
             let stored = shown_items(*item, 1, form).stored;
-            read_exact(fs, of, stored, Wait::Allowed, &mut edge)?;
+            read_exact(fs, of, stored, Wait::Allowed, &mut edge)?.copy_to(&mut edge);
             form.show(&mut edge)?;
             lock(&self.torn).show(number, *item, &mut edge);
             items[(item - first) as usize..][..edge.len()].copy_from_slice(&edge);
@@ -139,11 +138,13 @@ pub fn read_exact(
     range: Range<u64>,
     wait: Wait,
     out: &mut Vec<u8>,
-) -> Result<bool> {
+) -> Result<Found> {
     let len = (range.end - range.start) as usize;
-    let done = of.flat.read(fs, of.start + range.start, len, wait, out)?;
-    if !done || out.len() == len {
-        Ok(done)
+    let found = of
+        .flat
+        .read_recorded(fs, of.start + range.start, len, wait, out)?;
+    if matches!(found, Found::MustWait) || found.bytes(out).len() == len {
+        Ok(found)
     } else {
         // the array has shrunk a moment ago
         Err(another_array())

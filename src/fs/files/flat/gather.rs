@@ -4,9 +4,9 @@
 //! Invariant: in one reply all bytes of a chunk are of one version.
 
 use crate::array::{Array, VersionTag};
-use crate::cache::{Cache, ChunkPart, DecodedPart, Prefetcher, Wait};
+use crate::cache::{CachedRun, ChunkPart, DecodedPart, Found, Wait};
 use crate::error::{Error, Result};
-use crate::stats::Stats;
+use crate::fs::Fs;
 use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::{Block, ChunkId};
 use std::cell::RefCell;
@@ -36,14 +36,12 @@ type Cached = Option<Option<DecodedPart>>;
 
 /// One request for flat bytes.
 pub struct FlatRead<'a> {
-    /// The decoded chunks.
-    pub cache: &'a Cache,
-    /// The threads that help to load several missing chunks.
-    pub ahead: &'a Prefetcher,
+    /// The file system.
+    pub fs: &'a Fs,
     /// The array.
     pub array: &'a Arc<Array>,
-    /// The first flat position, in bytes.
-    pub offset: u64,
+    /// The flat bytes, all inside the array, at least one.
+    pub range: Range<u64>,
     /// Whether to load whole chunks, because the reader will want all of them.
     pub whole: bool,
 }
@@ -57,26 +55,39 @@ struct FlatReply<'a> {
 }
 
 impl FlatRead<'_> {
-    /// Reads up to `len` bytes into `out`, fewer only at the end of the array. Returns `false`,
-    /// with unspecified bytes in `out`, if that would need the store or a wait and `wait` does not
-    /// allow it.
-    pub fn read(&self, len: usize, wait: Wait, stats: &Stats, out: &mut Vec<u8>) -> Result<bool> {
-        let end = self
-            .offset
-            .saturating_add(len as u64)
-            .min(self.array.size());
-        out.resize(end.saturating_sub(self.offset) as usize, 0);
+    /// Reads the bytes: from one cached chunk if the caller must not wait and they lie side by side
+    /// there, otherwise into `out`.
+    pub fn read(&self, wait: Wait, out: &mut Vec<u8>) -> Result<Found> {
+        let len = (self.range.end - self.range.start) as usize;
+        if wait == Wait::Never
+            && let Some(run) = self.array.grid().runs(self.range.clone()).next()
+            && run.len == len
+        {
+            let part = ChunkPart::Bytes {
+                start: run.offset,
+                end: run.offset + len,
+            };
+            let Some(cached) = self.fs.cache.peek(self.array, run.chunk, part) else {
+                return Ok(Found::MustWait);
+            };
+            if let Some(part) = cached?
+                && let Some(run) = CachedRun::new(part, run.offset, len)
+            {
+                return Ok(Found::Run(run));
+            }
+        }
+        out.resize(len, 0);
         for _ in 0..ATTEMPTS {
             let mut reply = FlatReply {
                 request: self,
                 out,
                 tags: Vec::new(),
             };
-            if !self.gather(end, wait, stats, &mut reply)? {
-                return Ok(false);
+            if !self.gather(wait, &mut reply)? {
+                return Ok(Found::MustWait);
             }
             if !reply.mixes_versions() {
-                return Ok(true);
+                return Ok(Found::Copied);
             }
         }
         Err(Error::system(libc::EIO).context(format!(
@@ -85,12 +96,13 @@ impl FlatRead<'_> {
         )))
     }
 
-    fn gather(&self, end: u64, wait: Wait, stats: &Stats, reply: &mut FlatReply) -> Result<bool> {
-        let mut blocks = self.array.grid().blocks(self.offset..end).peekable();
+    /// Copies all blocks. Returns false if some are missing and `wait` does not allow to load them.
+    fn gather(&self, wait: Wait, reply: &mut FlatReply) -> Result<bool> {
+        let mut blocks = self.array.grid().blocks(self.range.clone()).peekable();
         while blocks.peek().is_some() {
             let start = Instant::now();
             let missing = self.copy_cached(blocks.by_ref().take(BATCH), wait, reply)?;
-            stats.copy_time.add_since(start);
+            self.fs.stats.copy_time.add_since(start);
             let Some(mut missing) = missing else {
                 return Ok(false);
             };
@@ -103,7 +115,7 @@ impl FlatRead<'_> {
                 let others = by_chunk()
                     .skip(1)
                     .filter_map(|same| Some((same.first()?.chunk(), self.want(same))));
-                self.ahead.load_concurrently(self.array, others);
+                self.fs.prefetcher.load_concurrently(self.array, others);
             }
             for same in by_chunk() {
                 self.load(same, reply)?;
@@ -143,7 +155,7 @@ impl FlatRead<'_> {
                     let known = if missing_chunks.contains(&chunk) {
                         None
                     } else {
-                        self.cache.peek(self.array, chunk, part).transpose()?
+                        self.fs.cache.peek(self.array, chunk, part).transpose()?
                     };
                     if let Some(piece) = &known {
                         reply.record_version(chunk, DecodedPart::tag_of(piece.as_ref()));
@@ -191,7 +203,7 @@ impl FlatRead<'_> {
                 if !piece.as_ref().is_some_and(covers) {
                     // the next call may wait for memory, and this thread must not hold a chunk then
                     drop(piece.take());
-                    let got = self.cache.get(
+                    let got = self.fs.cache.get(
                         self.array,
                         chunk,
                         if whole { ChunkPart::Whole } else { bytes },
@@ -234,7 +246,7 @@ impl FlatRead<'_> {
     ) -> Result<()> {
         PLAIN.with_borrow_mut(|bytes| {
             let start = range.start;
-            let tag = self.cache.read_plain(self.array, chunk, range, bytes)?;
+            let tag = self.fs.cache.read_plain(self.array, chunk, range, bytes)?;
             reply.record_version(chunk, tag);
             for mut block in missing.iter().copied() {
                 if tag == VersionTag::UNINITIALIZED {
@@ -295,7 +307,7 @@ impl FlatReply<'_> {
         for (run, at) in block.runs() {
             self.request.array.fill(
                 &mut self.out[at..at + run.len],
-                self.request.offset + at as u64,
+                self.request.range.start + at as u64,
             );
         }
         block.advance(block.bytes());
