@@ -6,22 +6,56 @@ mod entry;
 mod found;
 mod load;
 mod neighbors;
+mod spill;
+mod window;
 
-pub(super) use entry::{CacheKey, CachedChunk, CachedItem, PartResult, Slot, Sources};
+pub(super) use entry::{CacheKey, CachedChunk, CachedItem, PartResult, Slot};
 pub use entry::{ChunkPart, DecodedPart};
 pub use found::{CachedRun, Found};
+pub(super) use spill::{Spill, Spills};
+pub(super) use window::Window;
 
 use super::{Cache, SLOT_COST, State};
-use crate::array::{Array, Opening, VersionTag};
+use crate::array::{Array, NeighborBytes, Opening, VersionTag};
 use crate::error::{Error, Result};
 use crate::zarr::grid::ChunkId;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A function that loads the content that a slot lacks. It gets the previous content, if there is
-/// any.
-pub(super) type LoadFn<'l> =
-    &'l mut dyn FnMut(&mut LoadingSlot, Option<CachedChunk>) -> Result<CachedChunk>;
+/// An item of the cache, the part of it that is wanted, and where to load it from.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted<'a> {
+    /// A part of a chunk, from the store.
+    Chunk(ChunkId, ChunkPart),
+    /// A whole chunk, from bytes that were read together with those of its neighbors.
+    Neighbor(ChunkId, &'a NeighborBytes<'a>),
+    /// A whole window, from its chunks.
+    Window(&'a Window),
+}
+
+impl Wanted<'_> {
+    fn item(self) -> CachedItem {
+        match self {
+            Wanted::Chunk(chunk, _) | Wanted::Neighbor(chunk, _) => CachedItem::Chunk(chunk),
+            Wanted::Window(window) => window.item(),
+        }
+    }
+
+    fn part(self) -> ChunkPart {
+        match self {
+            Wanted::Chunk(_, part) => part,
+            Wanted::Neighbor(..) | Wanted::Window(_) => ChunkPart::Whole,
+        }
+    }
+
+    /// Returns the bytes of memory that a load takes.
+    fn memory(self, array: &Array) -> usize {
+        match self {
+            Wanted::Chunk(..) | Wanted::Neighbor(..) => array.chunk_memory(),
+            Wanted::Window(window) => window.memory(array),
+        }
+    }
+}
 
 /// The content of a slot before a load, and whether the latest opening has confirmed it.
 type Previous = Option<(CachedChunk, bool)>;
@@ -49,22 +83,12 @@ impl Cache {
         if let Some(found) = self.get_dirty(array, chunk, true) {
             return found;
         }
-        self.get_item(
-            array,
-            CachedItem::Chunk(chunk),
-            part,
-            &mut |slot, previous| self.load(slot, array, chunk, previous, part),
-        )
+        self.get_item(array, Wanted::Chunk(chunk, part))
     }
 
-    pub(super) fn get_item(
-        &self,
-        array: &Array,
-        item: CachedItem,
-        part: ChunkPart,
-        load: LoadFn,
-    ) -> PartResult {
-        let key = (array.id(), item);
+    /// Returns an item that is not dirty, as [`Cache::get`] does.
+    pub(super) fn get_item(&self, array: &Array, wanted: Wanted) -> PartResult {
+        let key = (array.id(), wanted.item());
         let mut state = self.lock();
         let mut has_waited = false;
         loop {
@@ -82,7 +106,7 @@ impl Cache {
                     ..
                 }) => {
                     let is_current = array.freshness().is_current(*confirmed);
-                    if is_current && let Some(found) = content.part(part) {
+                    if is_current && let Some(found) = content.part(wanted.part()) {
                         self.count_hit(!has_waited, is_prefetched);
                         return found;
                     }
@@ -93,7 +117,7 @@ impl Cache {
             state.slots.put(key, Slot::Loading);
             let slot = LoadingSlot::new(self, array, key, 0, false);
             drop(state);
-            return self.insert(slot, previous, part, load);
+            return self.insert(slot, previous, wanted);
         }
     }
 
@@ -101,25 +125,21 @@ impl Cache {
     pub fn peek(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> Option<PartResult> {
         match self.dirty_chunk(array, chunk) {
             Some(dirty) => self.peek_dirty(&dirty),
-            None => self.peek_item(array, CachedItem::Chunk(chunk), part),
+            None => self.peek_item(array, Wanted::Chunk(chunk, part)),
         }
     }
 
-    pub(super) fn peek_item(
-        &self,
-        array: &Array,
-        item: CachedItem,
-        part: ChunkPart,
-    ) -> Option<PartResult> {
+    /// Returns the result of [`Cache::get_item`], or `None` if that needs the store or a wait.
+    pub(super) fn peek_item(&self, array: &Array, wanted: Wanted) -> Option<PartResult> {
         let mut state = self.lock();
-        match state.slots.get_mut(&(array.id(), item)) {
+        match state.slots.get_mut(&(array.id(), wanted.item())) {
             Some(Slot::Ready {
                 content,
                 confirmed,
                 is_prefetched,
                 ..
             }) if array.freshness().is_current(*confirmed) => {
-                let found = content.part(part)?;
+                let found = content.part(wanted.part())?;
                 self.count_hit(true, is_prefetched);
                 Some(found)
             }
@@ -182,27 +202,18 @@ impl Cache {
     /// Loads a part of a chunk before a reader needs it. Returns false if there is no memory for it
     /// without evicting other prefetched chunks.
     pub(super) fn prefetch(&self, array: &Array, chunk: ChunkId, part: ChunkPart) -> bool {
-        let bytes = array.chunk_memory();
-        let mut load =
-            |slot: &mut LoadingSlot, previous| self.load(slot, array, chunk, previous, part);
-        self.prefetch_item(array, CachedItem::Chunk(chunk), part, bytes, &mut load)
+        self.prefetch_item(array, Wanted::Chunk(chunk, part))
     }
 
-    pub(super) fn prefetch_item(
-        &self,
-        array: &Array,
-        item: CachedItem,
-        part: ChunkPart,
-        bytes: usize,
-        load: LoadFn,
-    ) -> bool {
-        match self.begin_prefetch(array, item, part, bytes) {
+    /// Loads an item before a reader needs it, as [`Cache::prefetch`] does.
+    pub(super) fn prefetch_item(&self, array: &Array, wanted: Wanted) -> bool {
+        match self.begin_prefetch(array, wanted.item(), wanted.part(), wanted.memory(array)) {
             Prefetched::Present => true,
             Prefetched::NoMemory => false,
             Prefetched::Begun(begun) => {
                 let (slot, previous) = *begun;
                 // a reader of the chunk gets the error
-                let _ = self.insert(slot, previous, part, load);
+                let _ = self.insert(slot, previous, wanted);
                 true
             }
         }
@@ -276,15 +287,10 @@ impl Cache {
 
     /// Revalidates the previous content of a slot or loads new content, and puts it into the slot.
     /// Starts again if the array is opened meanwhile.
-    fn insert(
-        &self,
-        mut slot: LoadingSlot,
-        mut previous: Previous,
-        part: ChunkPart,
-        load: LoadFn,
-    ) -> PartResult {
+    fn insert(&self, mut slot: LoadingSlot, mut previous: Previous, wanted: Wanted) -> PartResult {
         let array = slot.array;
-        let item = slot.key.1;
+        let item = wanted.item();
+        let part = wanted.part();
         loop {
             // taken before the store is asked: an opening meanwhile makes the answer stale
             let opening = array.freshness().opening();
@@ -301,7 +307,7 @@ impl Cache {
                     let content = self.load_or_remember(
                         &mut slot,
                         insufficient.map(|(_, content)| content),
-                        load,
+                        wanted,
                     )?;
                     let found = content
                         .part(part)

@@ -6,12 +6,10 @@
 //! This module knows chunks, not files or requests.
 
 mod access;
-mod spill;
 mod wide_rows;
-mod window;
 
 use super::Cache;
-use super::chunk_cache::{CachedItem, ChunkPart};
+use super::chunk_cache::{CachedItem, ChunkPart, Spills, Window};
 use crate::array::Array;
 use crate::error::Result;
 use crate::util::memory::lock;
@@ -20,12 +18,10 @@ use crate::util::spill_file::SpillOptions;
 use crate::zarr::codec::PartialDecode;
 use crate::zarr::grid::ChunkId;
 use access::{AccessHistory, Pattern, Plan};
-use spill::Spills;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use window::Window;
 
 /// Minimum bytes prefetched for a sequential reader, if they fit: enough to keep all threads busy
 /// where chunks are small.

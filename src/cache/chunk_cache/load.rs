@@ -1,7 +1,7 @@
 //! Loading a chunk, or a block of it, into memory that was reserved before.
 
 use super::entry::{CachedChunk, ChunkPart, DecodedBlocks};
-use super::{LoadFn, LoadingSlot};
+use super::{LoadingSlot, Wanted};
 use crate::array::{Array, BlockIndex, NeighborBytes, OpenedChunk, Scratch, VersionTag};
 use crate::cache::Cache;
 use crate::error::{Kind, Result};
@@ -22,15 +22,28 @@ const PAGE: usize = 4096;
 const SMALL_OBJECTS: usize = 8 << 20;
 
 impl Cache {
-    /// Calls `load` and turns damage into content that is remembered. A failure of the system may
-    /// be over the next time: it stays an error.
+    /// Loads the content that a slot lacks, and turns damage into content that is remembered. A
+    /// failure of the system may be over the next time: it stays an error.
     pub(super) fn load_or_remember(
         &self,
         slot: &mut LoadingSlot,
         previous: Option<CachedChunk>,
-        load: LoadFn,
+        wanted: Wanted,
     ) -> Result<CachedChunk> {
-        let loaded = load(slot, previous);
+        let array = slot.array;
+        let loaded = match wanted {
+            Wanted::Chunk(chunk, ChunkPart::Bytes { start, end })
+                if matches!(
+                    array.partial_decode(),
+                    PartialDecode::Blosc | PartialDecode::Zstd
+                ) =>
+            {
+                self.load_block(slot, array, chunk, previous, start..end)
+            }
+            Wanted::Chunk(chunk, _) => self.load_whole(slot, array, chunk, None),
+            Wanted::Neighbor(chunk, bytes) => self.load_whole(slot, array, chunk, Some(bytes)),
+            Wanted::Window(window) => self.load_window(slot, array, window),
+        };
         if matches!(loaded, Ok(CachedChunk::Uninitialized)) {
             self.stats.uninitialized.add(1);
         }
@@ -44,29 +57,8 @@ impl Cache {
         })
     }
 
-    pub(super) fn load(
-        &self,
-        slot: &mut LoadingSlot,
-        array: &Array,
-        chunk: ChunkId,
-        previous: Option<CachedChunk>,
-        part: ChunkPart,
-    ) -> Result<CachedChunk> {
-        match part {
-            ChunkPart::Bytes { start, end }
-                if matches!(
-                    array.partial_decode(),
-                    PartialDecode::Blosc | PartialDecode::Zstd
-                ) =>
-            {
-                self.load_block(slot, array, chunk, previous, start..end)
-            }
-            _ => self.load_whole(slot, array, chunk, None),
-        }
-    }
-
     /// Loads a whole chunk, from `neighbors` if its bytes are there.
-    pub(super) fn load_whole(
+    fn load_whole(
         &self,
         slot: &mut LoadingSlot,
         array: &Array,

@@ -1,6 +1,6 @@
 //! Prefetching neighboring chunks of one object by one request.
 
-use super::{CachedItem, ChunkPart, Prefetched};
+use super::{CachedItem, ChunkPart, Prefetched, Wanted};
 use crate::array::{Array, Neighbors};
 use crate::cache::Cache;
 use crate::zarr::grid::ChunkId;
@@ -85,9 +85,7 @@ impl Cache {
         for (chunk, begun) in slots {
             let (slot, previous) = *begun;
             // a reader of the chunk gets the error
-            let _ = self.insert(slot, previous, ChunkPart::Whole, &mut |slot, _| {
-                self.load_whole(slot, array, chunk, Some(&bytes))
-            });
+            let _ = self.insert(slot, previous, Wanted::Neighbor(chunk, &bytes));
         }
         true
     }

@@ -2,12 +2,10 @@
 //! *windows*: stretches of flat bytes that are built by visiting each chunk once per window, not
 //! once per row.
 
-use super::spill::Spill;
-use super::window::Window;
 use super::{PrefetchState, Prefetcher};
 use crate::array::Array;
 use crate::cache::Wait;
-use crate::cache::chunk_cache::{CachedItem, CachedRun, ChunkPart, Found};
+use crate::cache::chunk_cache::{CachedItem, CachedRun, ChunkPart, Found, Spill, Wanted, Window};
 use crate::util::memory::lock;
 use crate::zarr::codec::PartialDecode;
 use std::ops::Range;
@@ -82,7 +80,7 @@ impl Prefetcher {
         let closed = state.closed.clone();
         self.pool.run(move || {
             if !closed.load(Ordering::Relaxed) {
-                cache.prefetch_window(&array, &next);
+                cache.prefetch_item(&array, Wanted::Window(&next));
             }
         });
     }
@@ -222,13 +220,14 @@ impl Prefetcher {
             if window.is_broken {
                 return None;
             }
+            let wanted = Wanted::Window(&window);
             let part = if wait == Wait::Never {
-                match self.cache.peek_window(array, &window) {
+                match self.cache.peek_item(array, wanted) {
                     Some(part) => part,
                     None => return Some(Found::MustWait),
                 }
             } else {
-                self.cache.get_window(array, &window)
+                self.cache.get_item(array, wanted)
             };
             let Ok(part) = part else {
                 let mut windows = lock(&state.windows);

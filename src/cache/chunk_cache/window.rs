@@ -2,12 +2,10 @@
 //! each chunk once. A visit decodes only the blocks that it needs, or it takes the chunk from a
 //! spill file that keeps it decoded until the reader has passed it.
 
-use super::spill::Spill;
+use super::entry::Sources;
+use super::{CachedChunk, CachedItem, LoadingSlot, Spill};
 use crate::array::{Array, BlockIndex, OpenedChunk, Opening, Scratch, VersionTag};
 use crate::cache::Cache;
-use crate::cache::chunk_cache::{
-    CachedChunk, CachedItem, ChunkPart, LoadingSlot, PartResult, Sources,
-};
 use crate::error::Result;
 use crate::util::memory::{self, lock};
 use crate::util::pool::on_threads;
@@ -57,30 +55,8 @@ impl Window {
 }
 
 impl Cache {
-    /// Returns the flat bytes of a window.
-    pub(super) fn get_window(&self, array: &Array, window: &Window) -> PartResult {
-        let mut load = |slot: &mut LoadingSlot, _| self.load_window(slot, array, window);
-        self.get_item(array, window.item(), ChunkPart::Whole, &mut load)
-    }
-
-    /// Returns the result of [`Cache::get_window`], or `None` if that needs the store or a wait.
-    pub(super) fn peek_window(&self, array: &Array, window: &Window) -> Option<PartResult> {
-        self.peek_item(array, window.item(), ChunkPart::Whole)
-    }
-
-    /// Builds a window before a reader needs it, if there is memory for it.
-    pub(super) fn prefetch_window(&self, array: &Array, window: &Window) -> bool {
-        let mut load = |slot: &mut LoadingSlot, _| self.load_window(slot, array, window);
-        self.prefetch_item(
-            array,
-            window.item(),
-            ChunkPart::Whole,
-            window.memory(array),
-            &mut load,
-        )
-    }
-
-    fn load_window(
+    /// Builds a window.
+    pub(super) fn load_window(
         &self,
         slot: &mut LoadingSlot,
         array: &Array,
