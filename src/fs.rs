@@ -519,58 +519,26 @@ impl Change<'_> {
 
     /// Writes `data` at `offset` and returns the number of bytes written: see `OpenFile::write`.
     pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<usize> {
-        self.write_waiting(handle, offset, data, false)
-    }
-
-    /// Writes as [`Change::write`] does; `mapped` is set for pages that a shared map has made dirty.
-    pub fn write_waiting(
-        &self,
-        handle: u64,
-        offset: u64,
-        data: &[u8],
-        mapped: bool,
-    ) -> Result<usize> {
-        let written = self.write_as(
-            handle,
-            offset,
-            data,
-            WriteMode {
-                mapped,
-                ..WriteMode::internal()
-            },
-        )?;
+        let written = self.write_with(handle, offset, data, Wait::Allowed, false)?;
         Ok(written.unwrap_or_default())
     }
 
-    /// Writes as [`Change::write_waiting`] does, or returns `None` if that would need the store or a
-    /// wait: the caller must then call [`Change::write_waiting`]. The bytes are visible to all readers
-    /// when this returns.
-    pub fn try_write(
+    /// Writes as [`Change::write`] does, or returns `None` if that needs the store or a wait and
+    /// `wait` does not allow it: the caller must then repeat the write. `mapped` is set for pages
+    /// that a shared map has made dirty. The bytes are visible to all readers when this returns.
+    pub fn write_with(
         &self,
         handle: u64,
         offset: u64,
         data: &[u8],
+        wait: Wait,
         mapped: bool,
     ) -> Result<Option<usize>> {
-        self.write_as(
-            handle,
-            offset,
-            data,
-            WriteMode {
-                mapped,
-                wait: Wait::Never,
-                ..WriteMode::internal()
-            },
-        )
-    }
-
-    fn write_as(
-        &self,
-        handle: u64,
-        offset: u64,
-        data: &[u8],
-        mode: WriteMode,
-    ) -> Result<Option<usize>> {
+        let mode = WriteMode {
+            mapped,
+            wait,
+            ..WriteMode::internal()
+        };
         let file = self.files.get(handle)?;
         let Some(written) = self.write_in(&*file, offset, data, mode)? else {
             return Ok(None);

@@ -311,14 +311,14 @@ impl Kernel {
         let map = self.map.expect("a dirty page has a map");
         let at = (key.1 * PAGE) as u64;
         if self
-            .changed(|fs| fs.try_write(map.handle, at, &bytes, true))
+            .changed(|fs| fs.write_with(map.handle, at, &bytes, Wait::Never, true))
             .unwrap()
             .is_none()
         {
             assert_eq!(
-                self.changed(|fs| fs.write_waiting(map.handle, at, &bytes, true))
+                self.changed(|fs| fs.write_with(map.handle, at, &bytes, Wait::Allowed, true))
                     .unwrap(),
-                bytes.len()
+                Some(bytes.len())
             );
         }
         for i in 0..bytes.len() {
@@ -417,7 +417,7 @@ impl Kernel {
         }
         let again = self.were_dropped;
         let written = self
-            .changed(|fs| fs.try_write(self.flat.handle, at as u64, &data, false))
+            .changed(|fs| fs.write_with(self.flat.handle, at as u64, &data, Wait::Never, false))
             .unwrap();
         let written = written.unwrap_or_else(|| {
             self.changed(|fs| fs.write(self.flat.handle, at as u64, &data))
@@ -443,7 +443,10 @@ impl Kernel {
         let handle = self.flat.handle;
         let again = self.were_dropped;
         self.store.stop(Key::root().join("a"), 0);
-        let written = self.changed(|fs| fs.try_write(handle, at as u64, &data, false).unwrap());
+        let written = self.changed(|fs| {
+            fs.write_with(handle, at as u64, &data, Wait::Never, false)
+                .unwrap()
+        });
         let waiting = written
             .is_none()
             .then(|| fs.waiting_write(handle, at as u64, data.len()));
@@ -454,9 +457,7 @@ impl Kernel {
             let writer = waits.then(|| {
                 scope.spawn(move || {
                     let change = fs.change();
-                    let written = change
-                        .write_waiting(handle, at as u64, bytes, false)
-                        .unwrap();
+                    let written = change.write(handle, at as u64, bytes).unwrap();
                     drop(waiting);
                     assert_eq!(written, bytes.len());
                     change.take_stale_pages()

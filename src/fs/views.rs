@@ -248,7 +248,7 @@ fn a_write_that_is_refused_changes_nothing() {
     );
     assert_eq!(
         fs.change()
-            .write_waiting(handle, 0, &bytes(&[10.0]), true)
+            .write_with(handle, 0, &bytes(&[10.0]), Wait::Allowed, true)
             .unwrap_err()
             .errno(),
         libc::EPERM

@@ -87,27 +87,27 @@ impl Fs {
         }
     }
 
-    /// Records that the array was written through a file. A page of a map may come from any open
-    /// file of the array, so each of them gets the record. The caller must call this after the
-    /// write, with the array's count of losses before it.
-    pub(super) fn record_write(
+    /// Calls `write`, which writes to the array through a file, and adds it to the record of the
+    /// file, whether it fails or not. A page of a map may come from any open file of the array, so
+    /// each of them gets the record.
+    pub(super) fn write_recorded<T>(
         &self,
         record: &WriteRecord,
         array: &Arc<Array>,
-        losses: u64,
         mode: WriteMode,
-    ) {
+        write: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let losses = array.freshness().losses();
+        let written = write();
         record.add(array, losses);
         if mode.mapped {
-            for file in self
+            let others = self
                 .files
-                .matching(|file| file.written_arrays().contains(array.key()))
-            {
-                if let Some(record) = file.write_record() {
-                    record.add(array, losses);
-                }
-            }
+                .matching(|file| file.written_arrays().contains(array.key()));
+            let records = others.iter().filter_map(|file| file.write_record());
+            records.for_each(|record| record.add(array, losses));
         }
+        written
     }
 
     /// Guards parts of a chunk that are about to be written through a file against the pages of the

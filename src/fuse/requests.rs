@@ -278,7 +278,7 @@ impl Filesystem for FuseServer {
         };
         let change = self.fs.change();
         let written = request.run_some(&self.fs, || {
-            change.try_write(handle, offset, data, is_mapped)
+            change.write_with(handle, offset, data, Wait::Never, is_mapped)
         });
         let stale = change.take_stale_pages();
         match written {
@@ -292,7 +292,9 @@ impl Filesystem for FuseServer {
         let data = self.copies.copy(data);
         self.dispatch(RequestKind::Change, move |fs| {
             let written = request.run(fs, || {
-                fs.write_waiting(handle, offset, &data.bytes, is_mapped)
+                let written =
+                    fs.write_with(handle, offset, &data.bytes, Wait::Allowed, is_mapped)?;
+                Ok(written.unwrap_or_default())
             });
             drop(waiting);
             answer(written, fs.take_stale_pages());

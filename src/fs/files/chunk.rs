@@ -135,10 +135,9 @@ impl ChunkFile {
                 return Ok(Some(data.len()));
             }
         }
-        let losses = array.freshness().losses();
-        let written = fs.write_chunk_bytes(array, chunk, offset as usize, data, mode);
-        fs.record_write(&self.record, array, losses, mode);
-        let written = written?;
+        let written = fs.write_recorded(&self.record, array, mode, || {
+            fs.write_chunk_bytes(array, chunk, offset as usize, data, mode)
+        })?;
         if written {
             self.is_written.store(true, Ordering::Relaxed);
         }
@@ -165,10 +164,9 @@ impl ChunkFile {
         }
         let mut bytes = memory::zeroed(array.grid().chunk_size(chunk))?;
         array.fill(&mut bytes, 0);
-        let losses = array.freshness().losses();
-        let filled = fs.write_chunk_bytes(array, chunk, 0, &bytes, mode);
-        self.record.add(array, losses);
-        filled
+        fs.write_recorded(&self.record, array, mode, || {
+            fs.write_chunk_bytes(array, chunk, 0, &bytes, mode)
+        })
     }
 
     /// Stores the draft if it is complete; without a draft, the dirty chunks of the array.
@@ -225,12 +223,9 @@ impl ChunkFile {
             return self.refuse_draft(fs, &array, draft);
         };
         match fs.is_encoded(&array, chunk, &content) {
-            Ok(true) => {
-                let losses = array.freshness().losses();
-                let stored = fs.put_encoded(&array, chunk, &content);
-                self.record.add(&array, losses);
-                stored
-            }
+            Ok(true) => fs.write_recorded(&self.record, &array, WriteMode::internal(), || {
+                fs.put_encoded(&array, chunk, &content)
+            }),
             Ok(false) => self.write_content(fs, &content),
             Err(e)
                 if e.kind() == Kind::Invalid && content.len() < array.grid().chunk_size(chunk) =>
@@ -248,13 +243,13 @@ impl ChunkFile {
     /// Writes a whole decoded chunk.
     fn write_content(&self, fs: &Change, content: &[u8]) -> Result<()> {
         self.write_latest(fs, |array, chunk| {
-            let losses = array.freshness().losses();
             // one write, so that no write-back stores a part of the draft; the guard also holds
             // against the file's own pages, which may have become dirty since the kernel sent the
             // draft
-            let written = fs.write_chunk_bytes(array, chunk, 0, content, WriteMode::internal());
-            self.record.add(array, losses);
-            written
+            let mode = WriteMode::internal();
+            fs.write_recorded(&self.record, array, mode, || {
+                fs.write_chunk_bytes(array, chunk, 0, content, mode)
+            })
         })?;
         Ok(())
     }

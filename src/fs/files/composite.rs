@@ -397,11 +397,10 @@ impl CompositeFile {
             return Ok(data.len());
         };
         let array = of.flat.array.latest(fs)?;
-        let losses = array.freshness().losses();
         array.writable()?;
-        let done = self.write_items(fs, &of, at, data, mode);
-        fs.record_write(&self.record, &array, losses, mode);
-        done
+        fs.write_recorded(&self.record, &array, mode, || {
+            self.write_items(fs, &of, at, data, mode)
+        })
     }
 
     /// Records a read of a slice of flat bytes, if the array is open.

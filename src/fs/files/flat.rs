@@ -141,13 +141,12 @@ impl FlatFile {
             };
             // from here on the array cannot change
             if !array.is_superseded() {
-                let losses = array.freshness().losses();
                 let before = growth.as_ref().map_or(offset, HiddenGrowth::before);
-                let filled =
-                    check(&array).and_then(|()| fs.fill_added(&array, before..offset, mode));
-                let written = filled.and_then(|()| fs.write_flat(&array, offset, data, mode));
-                fs.record_write(&self.record, &array, losses, mode);
-                break written;
+                break fs.write_recorded(&self.record, &array, mode, || {
+                    check(&array)?;
+                    fs.fill_added(&array, before..offset, mode)?;
+                    fs.write_flat(&array, offset, data, mode)
+                });
             }
             if mode.wait == Wait::Never {
                 return Ok(None);
@@ -313,10 +312,9 @@ impl OpenFile for FlatFile {
             ..WriteMode::internal()
         };
         let zeroed = self.array.write_latest(fs, Wait::Allowed, |array| {
-            let losses = array.freshness().losses();
-            let zeroed = fs.zero_flat(array, range, mode);
-            fs.record_write(&self.record, array, losses, mode);
-            zeroed
+            fs.write_recorded(&self.record, array, mode, || {
+                fs.zero_flat(array, range, mode)
+            })
         });
         zeroed.map(drop)
     }
