@@ -240,7 +240,7 @@ impl FuseServer {
         send: impl FnOnce(R, T) + Send + 'static,
     ) {
         let notices = self.notices.clone();
-        self.dispatch(RequestKind::Change, move |fs| {
+        self.dispatch(RequestKind::MayWait, move |fs| {
             let done = request.run(fs, || work(fs, &request));
             let stale = fs.take_stale_pages();
             notices.reply_after(stale, &[], move || finish(done, reply, send));
@@ -285,7 +285,7 @@ impl FuseServer {
         work: impl FnOnce(&Change) -> Result<()> + Send + 'static,
     ) {
         let notices = self.notices.clone();
-        self.dispatch(RequestKind::Change, move |fs| {
+        self.dispatch(RequestKind::MayWait, move |fs| {
             let files = fs.files_with_pages(handle.0);
             let done = request.run(fs, || work(fs));
             let stale = fs.take_stale_pages();

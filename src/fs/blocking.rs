@@ -43,7 +43,7 @@ pub enum RequestKind<'a> {
     Brief,
     /// A change or sync of a file, a name or the store; and a read or write that could not be
     /// answered from memory ([`Fs::read_with`], [`Change::write_with`](super::Change::write_with)).
-    Change,
+    MayWait,
 }
 
 impl Fs {
@@ -51,7 +51,7 @@ impl Fs {
     /// is false.
     pub fn may_block(&self, request: RequestKind) -> bool {
         match request {
-            RequestKind::Change => true,
+            RequestKind::MayWait => true,
             RequestKind::Brief => false,
             RequestKind::Release(handle) => self
                 .files

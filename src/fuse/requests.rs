@@ -131,7 +131,7 @@ impl Filesystem for FuseServer {
     ) {
         let options = self.options.clone();
         let thread = asker.pid();
-        self.dispatch(RequestKind::Change, move |fs| {
+        self.dispatch(RequestKind::MayWait, move |fs| {
             let done = RequestInfo::of("setattr", inode).run(fs, || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
                 let is_other =
@@ -233,7 +233,7 @@ impl Filesystem for FuseServer {
         let Some(reply) = answer_read(&self.fs, &request, bytes, Wait::Never, reply) else {
             return;
         };
-        self.dispatch(RequestKind::Change, move |fs| {
+        self.dispatch(RequestKind::MayWait, move |fs| {
             answer_read(fs, &request, bytes, Wait::Allowed, reply);
             fs.prepare();
         });
@@ -290,7 +290,7 @@ impl Filesystem for FuseServer {
         // record the write before this thread takes another request: see `fs::waiting`
         let waiting = self.fs.waiting_write(handle, offset, len);
         let data = self.copies.copy(data);
-        self.dispatch(RequestKind::Change, move |fs| {
+        self.dispatch(RequestKind::MayWait, move |fs| {
             let written = request.run(fs, || {
                 let written =
                     fs.write_with(handle, offset, &data.bytes, Wait::Allowed, is_mapped)?;
@@ -720,7 +720,7 @@ impl Filesystem for FuseServer {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        self.dispatch(RequestKind::Change, move |fs| {
+        self.dispatch(RequestKind::MayWait, move |fs| {
             let position = RequestInfo::of("lseek", inode).run(fs, || {
                 let seek = match whence {
                     libc::SEEK_DATA => Seek::Data,
