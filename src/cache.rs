@@ -18,7 +18,7 @@ mod write_back;
 
 pub use crate::array::Ranges;
 pub use crate::util::spill_file::SpillOptions;
-pub use chunk_cache::{CachedRun, ChunkPart, DecodedPart, Found};
+pub use chunk_cache::{CachedRun, ChunkPart, DecodedPart, FoundBytes};
 pub use prefetch::{PrefetchState, Prefetcher};
 pub use unstored::UnstoredChunks;
 pub use write_back::Part;

@@ -2,7 +2,7 @@
 //! tested without FUSE and must not know of it.
 
 use crate::array::{Array, VersionTag};
-use crate::cache::{Cache, Found, Prefetcher, SpillOptions, Wait};
+use crate::cache::{Cache, FoundBytes, Prefetcher, SpillOptions, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use crate::stats::Stats;
@@ -416,7 +416,7 @@ impl Fs {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    ) -> Result<FoundBytes> {
         let file = self.files.get(handle)?;
         let len = self.readable(handle, &*file, offset, len);
         let found = file.read(self, offset, len, wait, out)?;

@@ -11,7 +11,7 @@ mod window;
 
 pub(super) use entry::{CacheKey, CachedChunk, CachedItem, PartResult, Slot};
 pub use entry::{ChunkPart, DecodedPart};
-pub use found::{CachedRun, Found};
+pub use found::{CachedRun, FoundBytes};
 pub(super) use spill::{Spill, Spills};
 pub(super) use window::Window;
 

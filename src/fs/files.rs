@@ -15,7 +15,7 @@ use super::write::{WriteMode, ZEROS};
 use super::write_record::WriteRecord;
 use super::{Change, Fs, KernelPages};
 use crate::array::Array;
-use crate::cache::{Found, Wait};
+use crate::cache::{FoundBytes, Wait};
 use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;
 use crate::store::Key;
@@ -48,7 +48,7 @@ pub trait OpenFile: Send + Sync {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found>;
+    ) -> Result<FoundBytes>;
 
     /// Writes `data` at `offset` and returns the number of bytes written: fewer only at the end of
     /// a file of fixed size. Returns `None` if that would need the store or a wait and the mode
@@ -356,9 +356,9 @@ impl PendingDrop {
 }
 
 /// Copies up to `len` bytes at `offset` of `text` into `out`, replacing its content.
-pub fn copy_range(text: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Found {
+pub fn copy_range(text: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> FoundBytes {
     let start = offset.min(text.len() as u64) as usize;
     out.clear();
     out.extend_from_slice(&text[start..text.len().min(start.saturating_add(len))]);
-    Found::Copied
+    FoundBytes::Copied
 }

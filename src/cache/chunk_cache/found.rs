@@ -4,7 +4,7 @@
 use super::DecodedPart;
 
 /// What a read of an open file, or of a part of it, has found.
-pub enum Found {
+pub enum FoundBytes {
     /// The bytes lie side by side in a cached chunk or window.
     Run(CachedRun),
     /// The buffer of the caller holds the bytes.
@@ -14,20 +14,20 @@ pub enum Found {
     MustWait,
 }
 
-impl Found {
+impl FoundBytes {
     /// Returns the bytes; `out` is the buffer that the read was called with.
     pub fn bytes<'a>(&'a self, out: &'a [u8]) -> &'a [u8] {
         match self {
-            Found::Run(run) => run.bytes(),
-            Found::Copied => out,
-            Found::MustWait => &[],
+            FoundBytes::Run(run) => run.bytes(),
+            FoundBytes::Copied => out,
+            FoundBytes::MustWait => &[],
         }
     }
 
     /// Returns `None` if the read has to wait.
-    pub fn ready(self) -> Option<Found> {
+    pub fn ready(self) -> Option<FoundBytes> {
         match self {
-            Found::MustWait => None,
+            FoundBytes::MustWait => None,
             found => Some(found),
         }
     }
@@ -36,13 +36,13 @@ impl Found {
     /// elsewhere. Returns false if the read has to wait.
     pub fn copy_to(&self, out: &mut Vec<u8>) -> bool {
         match self {
-            Found::Run(run) => {
+            FoundBytes::Run(run) => {
                 out.clear();
                 out.extend_from_slice(run.bytes());
                 true
             }
-            Found::Copied => true,
-            Found::MustWait => false,
+            FoundBytes::Copied => true,
+            FoundBytes::MustWait => false,
         }
     }
 }

@@ -5,7 +5,9 @@
 use super::{PrefetchState, Prefetcher};
 use crate::array::Array;
 use crate::cache::Wait;
-use crate::cache::chunk_cache::{CachedItem, CachedRun, ChunkPart, Found, Spill, Wanted, Window};
+use crate::cache::chunk_cache::{
+    CachedItem, CachedRun, ChunkPart, FoundBytes, Spill, Wanted, Window,
+};
 use crate::util::memory::lock;
 use crate::zarr::codec::PartialDecode;
 use std::ops::Range;
@@ -200,7 +202,7 @@ impl Prefetcher {
         range: &Range<u64>,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Option<Found> {
+    ) -> Option<FoundBytes> {
         let writes = array.freshness().writes();
         let mut at = range.start;
         let mut before = None;
@@ -224,7 +226,7 @@ impl Prefetcher {
             let part = if wait == Wait::Never {
                 match self.cache.peek_item(array, wanted) {
                     Some(part) => part,
-                    None => return Some(Found::MustWait),
+                    None => return Some(FoundBytes::MustWait),
                 }
             } else {
                 self.cache.get_item(array, wanted)
@@ -246,7 +248,7 @@ impl Prefetcher {
             let within = (at - window.range.start) as usize;
             if at == range.start && range.end <= window.range.end {
                 let len = (range.end - range.start) as usize;
-                return CachedRun::new(part, within, len).map(Found::Run);
+                return CachedRun::new(part, within, len).map(FoundBytes::Run);
             }
             out.resize((range.end - range.start) as usize, 0);
             let from = part.at(within)?;
@@ -256,6 +258,6 @@ impl Prefetcher {
             at += n as u64;
             before = Some(part);
         }
-        Some(Found::Copied)
+        Some(FoundBytes::Copied)
     }
 }

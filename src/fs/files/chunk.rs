@@ -13,7 +13,7 @@ mod draft;
 
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
-use crate::cache::{ChunkPart, Found, Wait};
+use crate::cache::{ChunkPart, FoundBytes, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
@@ -320,17 +320,19 @@ impl ChunkFile {
     }
 
     /// Copies the draft over `out`, which holds the chunk's bytes from `offset` on.
-    fn overlay_draft(&self, offset: u64, out: &mut [u8], wait: Wait) -> Result<Found> {
+    fn overlay_draft(&self, offset: u64, out: &mut [u8], wait: Wait) -> Result<FoundBytes> {
         let Some(draft) = self.lock_draft(wait) else {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         };
         let Some(draft) = draft.as_ref().filter(|draft| draft.bytes.is_some()) else {
-            return Ok(Found::Copied);
+            return Ok(FoundBytes::Copied);
         };
         if wait == Wait::Never && draft.is_on_disk() {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         }
-        draft.overlay(offset as usize, out).map(|()| Found::Copied)
+        draft
+            .overlay(offset as usize, out)
+            .map(|()| FoundBytes::Copied)
     }
 }
 
@@ -346,10 +348,10 @@ impl OpenFile for ChunkFile {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    ) -> Result<FoundBytes> {
         self.pending_drop.finish(fs);
         let Some(array) = self.array.latest_if(fs, wait)? else {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         };
         match fs.read_chunk(&array, &self.name, offset, len, wait, out) {
             Err(e) if e.errno() == libc::ESTALE && fs.created_chunks.contains(&self.path()) => {
@@ -359,7 +361,7 @@ impl OpenFile for ChunkFile {
                 out.resize(end.saturating_sub(offset) as usize, 0);
                 array.fill(out, offset);
             }
-            Ok(Found::MustWait) => return Ok(Found::MustWait),
+            Ok(FoundBytes::MustWait) => return Ok(FoundBytes::MustWait),
             read => drop(read?),
         }
         self.overlay_draft(offset, out, wait)
@@ -550,14 +552,14 @@ impl Fs {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    ) -> Result<FoundBytes> {
         let chunk = array
             .grid()
             .parse_chunk_key(name, Separator::Dot)
             .ok_or_else(Error::stale)?;
         let piece = match self.cache.peek(array, chunk, ChunkPart::Whole) {
             Some(piece) => piece?,
-            None if wait == Wait::Never => return Ok(Found::MustWait),
+            None if wait == Wait::Never => return Ok(FoundBytes::MustWait),
             None => self.cache.get(array, chunk, ChunkPart::Whole)?,
         };
         let piece = piece.ok_or_else(Error::stale)?;
@@ -571,7 +573,7 @@ impl Fs {
         } else {
             out.copy_from_slice(&bytes[start..end]);
         }
-        Ok(Found::Copied)
+        Ok(FoundBytes::Copied)
     }
 }
 

@@ -13,7 +13,7 @@ use super::flat::FlatFile;
 use super::items::{another_array, shown_items};
 use super::{NewFile, OpenFile};
 use crate::array::Array;
-use crate::cache::{Found, Wait};
+use crate::cache::{FoundBytes, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::export::{Composite, FilePart, FileSlice, ItemForm, PartContent};
 use crate::fs::tree::{Node, ViewedFile};
@@ -420,13 +420,13 @@ impl CompositeFile {
         slice: &FileSlice,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    ) -> Result<FoundBytes> {
         let flat = self.flat.get(slice.number).and_then(OnceLock::get);
         if wait == Wait::Never && flat.is_none_or(|flat| flat.array.known().is_superseded()) {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         }
         let Some(of) = self.flat_of(fs, slice.number, wait)? else {
-            return Ok(Found::Copied);
+            return Ok(FoundBytes::Copied);
         };
         let items = shown_items(slice.at, slice.len, of.form);
         let found = read_exact(fs, &of, items.stored, wait, out)?;
@@ -434,13 +434,13 @@ impl CompositeFile {
             return Ok(found);
         }
         if !found.copy_to(out) {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         }
         of.form.show(out).map_err(|e| e.context(self.node.path()))?;
         lock(&self.torn).show(slice.number, items.shown.start, out);
         out.drain(..(slice.at - items.shown.start) as usize);
         out.truncate(slice.len);
-        Ok(Found::Copied)
+        Ok(FoundBytes::Copied)
     }
 }
 
@@ -456,7 +456,7 @@ impl OpenFile for CompositeFile {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    ) -> Result<FoundBytes> {
         let slices = self.slices(offset, len);
         if wait == Wait::Never {
             slices
@@ -481,19 +481,19 @@ impl OpenFile for CompositeFile {
                     continue;
                 }
                 let found = self.read_values(fs, slice, wait, &mut piece)?;
-                if matches!(found, Found::MustWait) {
+                if matches!(found, FoundBytes::MustWait) {
                     return Ok(found);
                 }
                 slice.scatter(found.bytes(&piece), out);
             }
-            Found::Copied
+            FoundBytes::Copied
         };
         match wait.lock(&self.held).as_deref() {
             Some(Some(held)) if found.copy_to(out) => {
-                held.show(offset, len, out).map(|()| Found::Copied)
+                held.show(offset, len, out).map(|()| FoundBytes::Copied)
             }
             Some(None) => Ok(found),
-            _ => Ok(Found::MustWait),
+            _ => Ok(FoundBytes::MustWait),
         }
     }
 

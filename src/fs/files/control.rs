@@ -5,7 +5,7 @@
 //! store, since names and values in a problem may come from private documents.
 
 use super::{NewFile, OpenFile, copy_range};
-use crate::cache::{Found, Wait};
+use crate::cache::{FoundBytes, Wait};
 use crate::error::Result;
 use crate::fs::tree::{Audience, ControlFile};
 use crate::fs::{Fs, KernelPages};
@@ -124,7 +124,14 @@ impl OpenFile for OpenControl {
         false
     }
 
-    fn read(&self, _: &Fs, offset: u64, len: usize, _: Wait, out: &mut Vec<u8>) -> Result<Found> {
+    fn read(
+        &self,
+        _: &Fs,
+        offset: u64,
+        len: usize,
+        _: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<FoundBytes> {
         Ok(copy_range(&self.text, offset, len, out))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::array::hierarchy::{MetadataDocument, MetadataFile};
-use crate::cache::{Found, Wait};
+use crate::cache::{FoundBytes, Wait};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, KernelPages};
 use crate::store::Key;
@@ -39,7 +39,14 @@ impl OpenFile for DocumentFile {
         self.inode
     }
 
-    fn read(&self, _: &Fs, offset: u64, len: usize, _: Wait, out: &mut Vec<u8>) -> Result<Found> {
+    fn read(
+        &self,
+        _: &Fs,
+        offset: u64,
+        len: usize,
+        _: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<FoundBytes> {
         Ok(copy_range(&self.document.text, offset, len, out))
     }
 }

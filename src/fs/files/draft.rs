@@ -4,7 +4,7 @@
 //! whole when it is closed.
 
 use super::{NewFile, OpenFile, copy_range};
-use crate::cache::{Found, Wait};
+use crate::cache::{FoundBytes, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
@@ -357,10 +357,10 @@ impl OpenFile for Draft {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    ) -> Result<FoundBytes> {
         // the content is locked while it is stored
         if wait == Wait::Never {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         }
         let content = self.lock();
         match &content.text {
@@ -380,7 +380,7 @@ impl OpenFile for Draft {
                 got.map_err(|e| e.context(&key))?.ok_or_else(Error::stale)?;
             }
         }
-        Ok(Found::Copied)
+        Ok(FoundBytes::Copied)
     }
 
     fn write(

@@ -5,7 +5,7 @@ pub mod holes;
 
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
-use crate::cache::{Found, PrefetchState, Wait};
+use crate::cache::{FoundBytes, PrefetchState, Wait};
 use crate::error::{Error, Result};
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::waiting::WaitingWrite;
@@ -81,18 +81,18 @@ impl FlatFile {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    ) -> Result<FoundBytes> {
         let Some(array) = self.array.latest_if(fs, wait)? else {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         };
         let end = offset.saturating_add(len as u64);
         if !fs.waiting.wait_for(array.key(), &(offset..end), wait) {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         }
         let range = offset..end.min(array.size());
         if range.is_empty() {
             out.clear();
-            return Ok(Found::Copied);
+            return Ok(FoundBytes::Copied);
         }
         let is_sequential = self.readers.is_sequential(offset);
         if is_sequential
@@ -278,7 +278,7 @@ impl OpenFile for FlatFile {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    ) -> Result<FoundBytes> {
         if wait == Wait::Never {
             self.record_access(fs, offset, len);
         }

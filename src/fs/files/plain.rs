@@ -2,7 +2,7 @@
 //! arrays.
 
 use super::{NewFile, OpenFile};
-use crate::cache::{Found, Wait};
+use crate::cache::{FoundBytes, Wait};
 use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
@@ -52,9 +52,9 @@ impl OpenFile for PlainFile {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    ) -> Result<FoundBytes> {
         if wait == Wait::Never {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         }
         if let Ok(node) = fs.tree.node(self.inode) {
             let Node::Value(key) = &*node else {
@@ -70,11 +70,11 @@ impl OpenFile for PlainFile {
                 .store()
                 .get_range(key, offset..end, out)
                 .map_err(|e| e.context(key))?;
-            return got.map(|_| Found::Copied).ok_or_else(Error::stale);
+            return got.map(|_| FoundBytes::Copied).ok_or_else(Error::stale);
         }
         let file = self.file.as_ref().ok_or_else(Error::stale)?;
         out.resize(len, 0);
-        read_at(file, offset, out).map(|()| Found::Copied)
+        read_at(file, offset, out).map(|()| FoundBytes::Copied)
     }
 
     fn write(

@@ -5,7 +5,7 @@ use super::flat::FlatFile;
 use super::items::{ItemRange, another_array, packed, shown_items};
 use super::{NewFile, OpenFile, Seek};
 use crate::array::Array;
-use crate::cache::{Found, Wait};
+use crate::cache::{FoundBytes, Wait};
 use crate::error::{Error, Result};
 use crate::export::{ArrayView, ItemForm};
 use crate::fs::tree::{Node, View};
@@ -102,13 +102,13 @@ impl OpenFile for OpenView {
         len: usize,
         wait: Wait,
         out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    ) -> Result<FoundBytes> {
         let form = &self.view.form;
         let len = len
             .min(usize::try_from(self.fixed_size().saturating_sub(offset)).unwrap_or(usize::MAX));
         let ItemRange { shown, stored } = shown_items(offset, len, form);
         let Some(array) = self.flat.array.latest_if(fs, wait)? else {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         };
         self.check(&array)?;
         let from = self.view.range.start.saturating_add(stored.start);
@@ -118,12 +118,12 @@ impl OpenFile for OpenView {
             return Ok(found);
         }
         if !found.copy_to(out) {
-            return Ok(Found::MustWait);
+            return Ok(FoundBytes::MustWait);
         }
         form.show(out)?;
         out.drain(..((offset - shown.start) as usize).min(out.len()));
         out.truncate(len);
-        Ok(Found::Copied)
+        Ok(FoundBytes::Copied)
     }
 
     fn write(

@@ -3,7 +3,7 @@
 
 use super::{CompositeFile, FlatPart};
 use crate::array::Array;
-use crate::cache::{Found, Wait};
+use crate::cache::{FoundBytes, Wait};
 use crate::error::{Error, Result};
 use crate::export::ItemForm;
 use crate::fs::files::items::{another_array, packed, shown_items};
@@ -138,12 +138,12 @@ pub fn read_exact(
     range: Range<u64>,
     wait: Wait,
     out: &mut Vec<u8>,
-) -> Result<Found> {
+) -> Result<FoundBytes> {
     let len = (range.end - range.start) as usize;
     let found = of
         .flat
         .read_recorded(fs, of.start + range.start, len, wait, out)?;
-    if matches!(found, Found::MustWait) || found.bytes(out).len() == len {
+    if matches!(found, FoundBytes::MustWait) || found.bytes(out).len() == len {
         Ok(found)
     } else {
         // the array has shrunk a moment ago

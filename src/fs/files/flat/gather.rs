@@ -4,7 +4,7 @@
 //! Invariant: in one reply all bytes of a chunk are of one version.
 
 use crate::array::{Array, VersionTag};
-use crate::cache::{CachedRun, ChunkPart, DecodedPart, Found, Wait};
+use crate::cache::{CachedRun, ChunkPart, DecodedPart, FoundBytes, Wait};
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::zarr::codec::PartialDecode;
@@ -57,7 +57,7 @@ struct FlatReply<'a> {
 impl FlatRead<'_> {
     /// Reads the bytes: from one cached chunk if the caller must not wait and they lie side by side
     /// there, otherwise into `out`.
-    pub fn read(&self, wait: Wait, out: &mut Vec<u8>) -> Result<Found> {
+    pub fn read(&self, wait: Wait, out: &mut Vec<u8>) -> Result<FoundBytes> {
         let len = (self.range.end - self.range.start) as usize;
         if wait == Wait::Never
             && let Some(run) = self.array.grid().runs(self.range.clone()).next()
@@ -68,12 +68,12 @@ impl FlatRead<'_> {
                 end: run.offset + len,
             };
             let Some(cached) = self.fs.cache.peek(self.array, run.chunk, part) else {
-                return Ok(Found::MustWait);
+                return Ok(FoundBytes::MustWait);
             };
             if let Some(part) = cached?
                 && let Some(run) = CachedRun::new(part, run.offset, len)
             {
-                return Ok(Found::Run(run));
+                return Ok(FoundBytes::Run(run));
             }
         }
         out.resize(len, 0);
@@ -84,10 +84,10 @@ impl FlatRead<'_> {
                 tags: Vec::new(),
             };
             if !self.gather(wait, &mut reply)? {
-                return Ok(Found::MustWait);
+                return Ok(FoundBytes::MustWait);
             }
             if !reply.mixes_versions() {
-                return Ok(Found::Copied);
+                return Ok(FoundBytes::Copied);
             }
         }
         Err(Error::system(libc::EIO).context(format!(
