@@ -51,26 +51,16 @@ impl DType {
             DTypeKind::Complex => self.parse_complex(fill_value),
             _ => self.parse_number(fill_value),
         };
-        let shown = || json::write(fill_value).chars().take(40).collect::<String>();
-        let bad = || Error::damaged(format!("fill_value {} does not fit the dtype", shown()));
-        item.map(without_zeros).map(Some).ok_or_else(bad)
+        item.map(without_zeros).map(Some).ok_or_else(|| {
+            let shown = json::write(fill_value);
+            Error::damaged(format!("fill_value {shown:.40} does not fit the dtype"))
+        })
     }
 
     /// Returns the fill value for `item` as zarr-python 2.18 writes it: the inverse of
     /// [`DType::parse_fill_value`]. Returns `None` if no fill value makes every reader see exactly
     /// this item, such as a NaN with a payload, and for objects, whose fill values are no bytes.
     pub fn fill_value_json(&self, item: &[u8]) -> Option<Value> {
-        let whole = || {
-            let mut whole = item.to_vec();
-            // readers add the zeros of a large item; a character of text has four bytes
-            let len = if self.size() > MAX_SPELLED {
-                item.len().next_multiple_of(4)
-            } else {
-                self.size()
-            };
-            whole.resize(len, 0);
-            whole
-        };
         let value = match self.kind() {
             _ if self.has_objects() => return None,
             DTypeKind::Struct(_) | DTypeKind::Void
@@ -78,29 +68,42 @@ impl DType {
             {
                 return Some(Value::Null);
             }
-            DTypeKind::Struct(_) | DTypeKind::Void => STANDARD.encode(whole()).into(),
+            DTypeKind::Struct(_) | DTypeKind::Void => STANDARD.encode(self.whole(item)).into(),
             DTypeKind::Bytes => STANDARD.encode(item).into(),
-            DTypeKind::Text => self.text_of(&whole())?.into(),
+            DTypeKind::Text => self.text_of(&self.whole(item))?.into(),
             DTypeKind::Bool => item.iter().any(|byte| *byte != 0).into(),
-            DTypeKind::Float => float_json(self.float_of(&whole())),
+            DTypeKind::Float => float_json(self.float_of(&self.whole(item))),
             DTypeKind::Complex => {
-                let whole = whole();
+                let whole = self.whole(item);
                 let (re, im) = whole.split_at(self.size() / 2);
                 Value::Array(vec![
                     float_json(self.float_of(re)),
                     float_json(self.float_of(im)),
                 ])
             }
-            DTypeKind::UInt => self.unsigned_of(&whole()).into(),
+            DTypeKind::UInt => self.unsigned_of(&self.whole(item)).into(),
             DTypeKind::Int | DTypeKind::TimeDelta | DTypeKind::DateTime => {
                 // shifting left and back extends the sign
                 let unused = 64 - 8 * self.size() as u32;
-                ((self.unsigned_of(&whole()) << unused) as i64 >> unused).into()
+                ((self.unsigned_of(&self.whole(item)) << unused) as i64 >> unused).into()
             }
             DTypeKind::Object => return None,
         };
         let read = self.parse_fill_value(&value).ok().flatten()?;
         (read == without_zeros(item.to_vec())).then_some(value)
+    }
+
+    /// Returns `item` with the zero bytes at its end. Readers add those of a large item, of which
+    /// this returns whole characters of text, of four bytes each.
+    fn whole(&self, item: &[u8]) -> Vec<u8> {
+        let len = if self.size() > MAX_SPELLED {
+            item.len().next_multiple_of(4)
+        } else {
+            self.size()
+        };
+        let mut whole = item.to_vec();
+        whole.resize(len, 0);
+        whole
     }
 
     /// Parses the item of a void or a struct: base64, padded or cut to the item size as NumPy does,
@@ -140,8 +143,11 @@ impl DType {
             DTypeKind::Bool => Some(vec![(float_like(value)? != 0.0).into()]),
             DTypeKind::Float => match json::text(value).and_then(|s| s.strip_prefix("0x")) {
                 Some(hex) if hex.len() == 2 * size => {
-                    let byte = |i| u8::from_str_radix(hex.get(2 * i..2 * i + 2)?, 16).ok();
-                    Some(self.ordered(&(0..size).rev().map(byte).collect::<Option<Vec<u8>>>()?))
+                    let bytes: Option<Vec<u8>> = (0..size)
+                        .rev()
+                        .map(|i| u8::from_str_radix(hex.get(2 * i..2 * i + 2)?, 16).ok())
+                        .collect();
+                    Some(self.ordered(&bytes?))
                 }
                 _ => Some(self.float_bytes(float_like(value)?, size)),
             },

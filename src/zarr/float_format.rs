@@ -118,13 +118,7 @@ impl Dyadic {
 impl FloatFormat {
     const fn ieee(exponent_bits: u32, mantissa_bits: u32) -> Self {
         let bias = (1 << (exponent_bits - 1)) - 1;
-        FloatFormat {
-            exponent_bits,
-            mantissa_bits,
-            bias,
-            specials: Specials::Ieee,
-            is_signed: true,
-        }
+        Self::with(exponent_bits, mantissa_bits, bias, Specials::Ieee)
     }
 
     const fn with(exponent_bits: u32, mantissa_bits: u32, bias: i32, specials: Specials) -> Self {

@@ -128,29 +128,27 @@ impl Grid {
     ///
     /// The errors of [`Grid::new`].
     pub fn with_edges(shape: &[u64], edges: &[Edges], itemsize: usize) -> Result<Self> {
-        let too_large = || Error::damaged("the array's size does not fit 63 bits");
         let fits =
             |(len, edges): (&u64, &Edges)| *edges != Edges::Equal(0) && *len <= edges.capacity();
         if shape.len() != edges.len() || !shape.iter().zip(edges).all(fits) {
             return Err(Error::damaged("shape and chunks do not fit each other"));
         }
         let item = itemsize as u64;
-        let product =
-            |start: u64, dims: &[u64]| dims.iter().try_fold(start, |n, &d| n.checked_mul(d));
-        let small = |n: &u64| *n <= i64::MAX as u64;
         let largest: Vec<u64> = shape
             .iter()
             .zip(edges)
             .map(|(&len, edges)| edges.max(len))
             .collect();
         let max_chunk_size = product(item, &largest)
-            .filter(small)
-            .and_then(|n| usize::try_from(n).ok())
+            .filter(|size| *size <= i64::MAX as u64)
+            .and_then(|size| usize::try_from(size).ok())
             .ok_or_else(too_large)?;
         let size = if shape.contains(&0) {
             0
         } else {
-            product(item, shape).filter(small).ok_or_else(too_large)?
+            product(item, shape)
+                .filter(|size| *size <= i64::MAX as u64)
+                .ok_or_else(too_large)?
         };
         let counts: Vec<u64> = shape
             .iter()
@@ -261,11 +259,11 @@ impl Grid {
         if from >= self.size {
             return None;
         }
-        let limits = |axis: &GridAxis| {
+        let spans = self.axes.iter().map(|axis| {
             let span = axis.span_of(chunk);
             (span.start, span.end.min(axis.len))
-        };
-        let (low, high): (Vec<u64>, Vec<u64>) = self.axes.iter().map(limits).unzip();
+        });
+        let (low, high): (Vec<u64>, Vec<u64>) = spans.unzip();
         let mut at: Vec<u64> = self.axes.iter().map(|axis| axis.index_of(from)).collect();
         for axis in 0..at.len() {
             if at[axis] < low[axis] {
@@ -339,13 +337,12 @@ impl Grid {
         let Some(last) = range.end.checked_sub(1).filter(|last| *last >= range.start) else {
             return Vec::new();
         };
-        let differs = |axis: &&GridAxis| axis.index_of(range.start) != axis.index_of(last);
         // a range that only just passes into the next row lies in chunks at the end and at the
         // start of rows
         if let Some(axis) = self
             .axes
             .iter()
-            .find(differs)
+            .find(|axis| axis.index_of(range.start) != axis.index_of(last))
             .filter(|axis| axis.flat_stride > 1)
             && axis.index_of(last) == axis.index_of(range.start) + 1
         {
@@ -453,6 +450,16 @@ impl Grid {
     pub fn dimensions(&self) -> usize {
         self.counts.len()
     }
+}
+
+fn too_large() -> Error {
+    Error::damaged("the array's size does not fit 63 bits")
+}
+
+/// Returns the product of `start` and the lengths `dims`, or `None` if 64 bits do not hold it.
+fn product(start: u64, dims: &[u64]) -> Option<u64> {
+    dims.iter()
+        .try_fold(start, |product, len| product.checked_mul(*len))
 }
 
 /// Merges the dimensions of an array with at least one byte into axes.

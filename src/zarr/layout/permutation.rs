@@ -10,10 +10,10 @@ const TILE: usize = 8;
 /// in C layout; in `to`, also in C layout, axis `i` is axis `order[i]` of `from`. Does nothing if
 /// `order` is no permutation of the axes, or if a slice has another length than the chunk.
 pub fn permute(shape: &[u64], order: &[usize], itemsize: usize, from: &[u8], to: &mut [u8]) {
-    let fits = |bytes| bytes == from.len() && bytes == to.len();
     if !is_permutation(order, shape.len())
         || from.is_empty()
-        || !byte_size(shape, itemsize).is_some_and(fits)
+        || from.len() != to.len()
+        || byte_size(shape, itemsize) != Some(from.len())
     {
         return;
     }
@@ -41,11 +41,11 @@ pub fn permute(shape: &[u64], order: &[usize], itemsize: usize, from: &[u8], to:
 /// Returns whether `order` contains every axis below `rank` exactly once.
 pub fn is_permutation(order: &[usize], rank: usize) -> bool {
     let mut seen = vec![false; rank];
-    let mut is_new = |axis: &usize| {
-        seen.get_mut(*axis)
-            .is_some_and(|seen| !std::mem::replace(seen, true))
-    };
-    order.len() == rank && order.iter().all(&mut is_new)
+    order.len() == rank
+        && order.iter().all(|axis| {
+            seen.get_mut(*axis)
+                .is_some_and(|seen| !std::mem::replace(seen, true))
+        })
 }
 
 /// Returns the size in bytes of a chunk of shape `shape` with items of `itemsize` bytes, or `None`

@@ -46,21 +46,17 @@ pub fn is_group_at_ends(first: &[u8], last: &[u8]) -> bool {
         .into_iter()
         .flatten()
         .map_while(Result::ok);
-    let ends_in_group = || {
-        let rest = last
-            .trim_ascii_end()
-            .strip_suffix(b"}")?
-            .trim_ascii_end()
-            .strip_suffix(b"\"group\"")?;
-        let rest = rest
-            .trim_ascii_end()
-            .strip_suffix(b":")?
-            .trim_ascii_end()
-            .strip_suffix(b"\"node_type\"")?;
-        rest.trim_ascii_end().strip_suffix(b",")
-    };
     members.any(|(name, value)| name == "node_type" && value == "\"group\"")
-        || ends_in_group().is_some()
+        || ends_in_group(last).is_some()
+}
+
+/// Returns the text before the member `node_type` at the end of a document of a group.
+fn ends_in_group(text: &[u8]) -> Option<&[u8]> {
+    let mut rest = text;
+    for end in [&b"}"[..], b"\"group\"", b":", b"\"node_type\"", b","] {
+        rest = rest.trim_ascii_end().strip_suffix(end)?;
+    }
+    Some(rest)
 }
 
 /// Checks that `document` is the `zarr.json` of a group. The consolidated metadata in it is not
@@ -76,14 +72,14 @@ pub fn check_group_v3(document: &[u8]) -> Result<()> {
     if node_type(document)? != NodeType::Group {
         return Err(Error::damaged("node_type is not \"group\""));
     }
-    for member in MemberTexts::of(document)? {
-        let (name, value) = member?;
+    for entry in MemberTexts::of(document)? {
+        let (name, value) = entry?;
         match name.as_ref() {
             "zarr_format" | "node_type" | CONSOLIDATED => {}
             "attributes" if value == "null" || value.starts_with('{') => {}
             "attributes" => return Err(Error::damaged("attributes is not an object")),
             _ if value.starts_with('{')
-                && member_of(value, "must_understand")? == Some("false") => {}
+                && member(value.as_bytes(), "must_understand")? == Some("false") => {}
             name => {
                 return Err(Error::unsupported(format!(
                     "field {name:?} is unknown, and must be understood"
@@ -143,10 +139,6 @@ pub fn member<'a>(document: &'a [u8], name: &str) -> Result<Option<&'a str>> {
         }
     }
     Ok(found)
-}
-
-fn member_of<'a>(object: &'a str, name: &str) -> Result<Option<&'a str>> {
-    member(object.as_bytes(), name)
 }
 
 /// Returns the JSON object `document` with the text `value` as its member `name`, or without that

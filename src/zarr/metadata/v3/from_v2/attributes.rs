@@ -43,20 +43,16 @@ fn convert(
     old: &ArrayMetadata,
     default: Option<Value>,
 ) -> Result<(Vec<u8>, Option<Value>)> {
-    let parse = |name| {
-        node::member(attributes, name)?
-            .map(|text| json::parse(text.as_bytes()))
-            .transpose()
-    };
-    let is_name = |name: &Value| json::text(name).is_some();
-    let is_complete =
-        |names: &Vec<Value>| names.len() == old.shape.len() && names.iter().all(is_name);
-    let Some(names) = parse(DIMENSIONS)?.filter(|names| names.as_array().is_some_and(is_complete))
-    else {
+    let names = attribute(attributes, DIMENSIONS)?.filter(|names| {
+        names.as_array().is_some_and(|names| {
+            names.len() == old.shape.len() && names.iter().all(|name| json::text(name).is_some())
+        })
+    });
+    let Some(names) = names else {
         return Ok((attributes.to_vec(), None));
     };
     let mut text = node::rewrite(attributes, DIMENSIONS, None)?;
-    let missing = match parse(MISSING)? {
+    let missing = match attribute(attributes, MISSING)? {
         Some(stated) => of_attribute(&stated, &old.dtype),
         None => default,
     };
@@ -64,6 +60,13 @@ fn convert(
         text = node::rewrite(&text, MISSING, Some(json::write(&missing).as_bytes()))?;
     }
     Ok((text, Some(names)))
+}
+
+/// Returns an attribute, or `None` if there is none of this name.
+fn attribute(attributes: &[u8], name: &str) -> Result<Option<Value>> {
+    node::member(attributes, name)?
+        .map(|text| json::parse(text.as_bytes()))
+        .transpose()
 }
 
 /// Returns the missing value `stated` of v2 in the form of v3, or `None` if the form does not
