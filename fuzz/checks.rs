@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use zarrfs::store::ReferenceStore;
 use zarrfs::util::json;
-use zarrfs::zarr::codec::{Pipeline, build};
+use zarrfs::zarr::codec::build;
 use zarrfs::zarr::grid::{ChunkId, Grid};
 use zarrfs::zarr::metadata::v3::merge::{differs_v3, merged_v3};
 use zarrfs::zarr::metadata::v3::node::{
@@ -24,6 +24,7 @@ use zarrfs::zarr::metadata::v3::node::{
 };
 use zarrfs::zarr::metadata::v3::view::array_view;
 use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel, V1Order};
+use zarrfs::zarr::pipeline::Pipeline;
 use zarrfs::zarr::shard::{EntryChange, Index, IndexCodec, ShardPiece, Shards};
 
 /// Maximum size in bytes of chunks that are decoded.

@@ -3,8 +3,8 @@
 
 use crate::error::Result;
 use crate::zarr::by_shape::ByShape;
-use crate::zarr::codec::Pipeline;
 use crate::zarr::metadata::ArrayMetadata;
+use crate::zarr::pipeline::Pipeline;
 use std::sync::Arc;
 
 /// The pipelines of an array.

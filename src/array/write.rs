@@ -6,9 +6,9 @@ use crate::error::{Error, Kind, Result};
 use crate::store::{Replaces, Version};
 use crate::util::memory;
 use crate::util::spill_file::SpillFile;
-use crate::zarr::codec::Pipeline;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::layout;
+use crate::zarr::pipeline::Pipeline;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -328,7 +328,7 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
     let decoded: Vec<u8> = (0..SIZE as u32)
         .map(|i| (i.wrapping_mul(2654435761) >> 24) as u8)
         .collect();
-    crate::zarr::codec::Pipeline::new(&metadata, SIZE)
+    crate::zarr::pipeline::Pipeline::new(&metadata, SIZE)
         .unwrap()
         .encode(&decoded, &mut frame)
         .unwrap();
@@ -373,7 +373,7 @@ fn the_first_read_of_a_block_keeps_the_wanted_bytes_and_the_next_one_all_of_it()
         .flat_map(|i| (i * 7 / 3).to_le_bytes())
         .collect();
     let mut frame = Vec::new();
-    crate::zarr::codec::Pipeline::new(&metadata, SIZE)
+    crate::zarr::pipeline::Pipeline::new(&metadata, SIZE)
         .unwrap()
         .encode(&decoded, &mut frame)
         .unwrap();

@@ -1,8 +1,8 @@
 //! Compressors on a command line: `ID[:PARAMETER...]`, or the JSON object of a `.zarray`.
 
 use crate::util::json::{self, Map, Value};
-use crate::zarr::codec;
-use crate::zarr::metadata::CodecConfig;
+use crate::zarr::codec::{CodecConfig, SHUFFLES, spec_of};
+use crate::zarr::interchange::check_compressor;
 
 /// The forms that [`parse`] accepts, for messages.
 pub const FORMS: &str = "blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], \
@@ -27,37 +27,22 @@ pub fn parse(text: &str) -> Result<CompressorArg, String> {
         configuration(text)?
     };
     let config = CodecConfig::parse(&object).map_err(|e| e.to_string())?;
-    codec::check_compressor(&config).map_err(|e| e.to_string())?;
+    check_compressor(&config).map_err(|e| e.to_string())?;
     Ok(CompressorArg(Some(config)))
 }
 
 fn configuration(text: &str) -> Result<Value, String> {
     let mut words = text.split(':');
     let id = words.next().unwrap_or_default();
-    let mut object: Map<String, Value> = [("id".to_string(), id.into())].into_iter().collect();
-    // the defaults of numcodecs
-    let parameters: &[(&str, Value)] = match id {
-        "blosc" => &[
-            ("cname", "lz4".into()),
-            ("clevel", 5.into()),
-            ("shuffle", 1.into()),
-            ("blocksize", 0.into()),
-        ],
-        "zlib" | "gzip" | "bz2" | "zstd" => &[("level", 1.into())],
-        "lzma" => &[
-            ("preset", Value::Null),
-            ("format", 1.into()),
-            ("check", (-1).into()),
-            ("filters", Value::Null),
-        ],
-        "lz4" => &[("acceleration", 1.into())],
-        _ => return Err(format!("{id:?} is no compressor: {FORMS}")),
-    };
-    let positional = if id == "blosc" { 3 } else { 1 };
-    for (n, (name, default)) in parameters.iter().enumerate() {
-        let word = if n < positional { words.next() } else { None };
+    let spec = spec_of(id)
+        .filter(|spec| !spec.defaults.is_empty())
+        .ok_or_else(|| format!("{id:?} is no compressor: {FORMS}"))?;
+    let mut object = Map::from_iter([("id".to_string(), id.into())]);
+    let defaults = json::parse(spec.defaults.as_bytes()).map_err(|e| e.to_string())?;
+    for (n, (name, default)) in defaults.as_object().into_iter().flatten().enumerate() {
+        let word = if n < spec.stated { words.next() } else { None };
         let value = word.map_or(Ok(default.clone()), |word| parameter(name, word))?;
-        object.insert(name.to_string(), value);
+        object.insert(name.clone(), value);
     }
     match words.next() {
         Some(word) => Err(format!("{id} has no parameter {word:?} there: {FORMS}")),
@@ -66,16 +51,10 @@ fn configuration(text: &str) -> Result<Value, String> {
 }
 
 fn parameter(name: &str, word: &str) -> Result<Value, String> {
-    let shuffle = match word {
-        "noshuffle" => Some(0),
-        "shuffle" => Some(1),
-        "bitshuffle" => Some(2),
-        "autoshuffle" => Some(-1),
-        _ => None,
-    };
+    let shuffle = SHUFFLES.iter().find(|(known, _)| *known == word);
     match (name, shuffle, word.parse::<i64>()) {
         ("cname", ..) => Ok(word.into()),
-        ("shuffle", Some(n), _) => Ok(n.into()),
+        ("shuffle", Some((_, n)), _) => Ok((*n).into()),
         (_, _, Ok(n)) => Ok(n.into()),
         _ => Err(format!("{name} is {word:?}, not a number")),
     }

@@ -4,10 +4,10 @@
 use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::store::SimulatedRemote;
-use crate::zarr::codec::Pipeline;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::Separator;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
+use crate::zarr::pipeline::Pipeline;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 

@@ -162,7 +162,7 @@ struct Large {
     fs: Fs,
     store: Arc<MemoryStore>,
     grid: crate::zarr::grid::Grid,
-    pipeline: crate::zarr::codec::Pipeline,
+    pipeline: crate::zarr::pipeline::Pipeline,
     chunks: Vec<u64>,
     order: Order,
     flat: Vec<u8>,
@@ -205,7 +205,7 @@ fn large(g: &LargeGeometry) -> Large {
     let meta = ArrayMetadata::parse(document.as_bytes()).unwrap();
     store.insert("a/.zarray", document);
     let grid = crate::zarr::grid::Grid::new(&g.shape, &g.chunks, ITEM).unwrap();
-    let pipeline = crate::zarr::codec::Pipeline::new(&meta, grid.max_chunk_size()).unwrap();
+    let pipeline = crate::zarr::pipeline::Pipeline::new(&meta, grid.max_chunk_size()).unwrap();
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(g.bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());

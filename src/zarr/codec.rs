@@ -1,7 +1,7 @@
-//! Codecs: from encoded chunk bytes to decoded ones and back. This file maps ids to codecs; each
-//! codec has a file of its own. Any id may be a compressor or a filter. A codec knows neither keys
-//! nor stores: its error is a reason, to which the caller adds array and key. Reference: numcodecs
-//! 0.15.
+//! Codecs: from encoded chunk bytes to decoded ones and back. This file lists the codecs; each has a
+//! file of its own with a [`CodecSpec`]. Any codec may be a compressor or a filter. A codec knows
+//! neither keys nor stores nor documents: its error is a reason, to which the caller adds array and
+//! key. Reference: numcodecs 0.15.
 
 mod astype;
 mod base64;
@@ -15,11 +15,11 @@ mod checksum;
 mod complex;
 #[cfg(test)]
 mod compressor_testing;
+mod config;
 mod deflate;
 mod delta;
 mod fixed_scale_offset;
 mod gzip;
-mod interchange;
 mod items;
 mod jenkins_lookup3;
 #[cfg(test)]
@@ -33,31 +33,81 @@ mod object;
 mod packbits;
 mod packbits_v3;
 mod pcodec;
-mod pipeline;
 mod quantize;
-mod real;
 mod scale_offset;
 mod shuffle;
+mod spec;
 mod streams;
 #[cfg(test)]
 mod testing;
 mod transpose;
+mod v3;
 mod vlen_transpose;
-mod word;
 mod zlib;
 mod zstd;
 
 use crate::error::{Error, Result};
-use crate::zarr::metadata::{CodecConfig, NO_ZFP};
 
-pub use blosc::BloscHeader;
+pub use blosc::{BloscHeader, SHUFFLES};
+pub use config::CodecConfig;
 #[cfg(test)]
 pub(crate) use deflate::deflate_for_tests;
 pub use deflate::inflate;
-pub use interchange::{check_compressor, check_interchange};
 pub use object::check_objects;
-pub use pipeline::{PartialDecode, Pipeline};
+pub use spec::{CodecSpec, Intermediate, ItemTypes, refused};
+pub use transpose::transposition;
+pub use v3::{ArrayInput, CodecKind};
 pub use zstd::ZstdFrame;
+
+/// Why the codecs of the library zfp are refused.
+pub const NO_ZFP: &str =
+    "is that of the library zfp, which this program does not have; read the array with zarr-python";
+
+/// The codec `zfpy`.
+const ZFPY: CodecSpec = CodecSpec {
+    id: "zfpy",
+    build: |_, _| Err(Error::unsupported(format!("codec \"zfpy\" {NO_ZFP}"))),
+    ..CodecSpec::BYTES
+};
+
+/// All codecs.
+static CODECS: [&CodecSpec; 35] = [
+    &astype::SPEC,
+    &base64::SPEC,
+    &bitround::SPEC,
+    &blosc::SPEC,
+    &bz2::SPEC,
+    &cast_value::SPEC,
+    &categorize::SPEC,
+    &checksum::ADLER32,
+    &checksum::CRC32,
+    &checksum::CRC32C,
+    &checksum::FLETCHER32,
+    &checksum::JENKINS_LOOKUP3,
+    &delta::SPEC,
+    &fixed_scale_offset::SPEC,
+    &gzip::SPEC,
+    &low_bits::SPEC,
+    &lz4::SPEC,
+    &lzma::SPEC,
+    &object::JSON2,
+    &object::MSGPACK2,
+    &object::PICKLE,
+    &object::VLEN_ARRAY,
+    &object::VLEN_BYTES,
+    &object::VLEN_UTF8,
+    &packbits::SPEC,
+    &packbits_v3::SPEC,
+    &pcodec::SPEC,
+    &quantize::SPEC,
+    &scale_offset::SPEC,
+    &shuffle::SPEC,
+    &transpose::SPEC,
+    &vlen_transpose::SPEC,
+    &zlib::SPEC,
+    &zstd::SPEC,
+    &ZFPY,
+];
 
 /// The reason why bytes cannot be decoded or encoded, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +145,21 @@ impl Size {
             Size::Exact(n) | Size::AtMost(n) => n,
         }
     }
+}
+
+/// The way to decode a part of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartialDecode {
+    /// Only the whole chunk can be decoded.
+    No,
+    /// Chunks are stored decoded, so any range of bytes can be read.
+    Plain,
+    /// Chunks are stored as blosc frames, whose blocks can be decoded; see
+    /// [`BloscHeader`].
+    Blosc,
+    /// Chunks are stored as zstd frames, whose beginnings can be decoded; see
+    /// [`ZstdFrame`].
+    Zstd,
 }
 
 /// One step of a pipeline, set up with its parameters.
@@ -154,6 +219,18 @@ pub trait Codec: Send + Sync {
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()>;
 }
 
+/// Returns what is known of the codec with this id in documents of v2.
+pub fn spec_of(id: &str) -> Option<&'static CodecSpec> {
+    CODECS.into_iter().find(|spec| spec.id == id)
+}
+
+/// Returns what is known of the codec with this name in documents of v3.
+pub fn v3_spec_of(name: &str) -> Option<&'static CodecSpec> {
+    CODECS
+        .into_iter()
+        .find(|spec| spec.v3_names.contains(&name))
+}
+
 /// Returns the codec that `config` names, for decoded items of `itemsize` bytes.
 ///
 /// # Errors
@@ -161,37 +238,7 @@ pub trait Codec: Send + Sync {
 /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) for an unknown id or parameter,
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) for a parameter of the wrong type or range.
 pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
-    Ok(match config.id.as_str() {
-        "blosc" => Box::new(blosc::Blosc::new(config, itemsize)?),
-        "bz2" => Box::new(bz2::Bz2::new(config)?),
-        "gzip" => Box::new(gzip::Gzip::new(config)?),
-        "lz4" => Box::new(lz4::Lz4::new(config)?),
-        "lzma" => Box::new(lzma::Lzma::new(config)?),
-        "zlib" => Box::new(zlib::Zlib::new(config)?),
-        "zstd" => Box::new(zstd::Zstd::new(config)?),
-        "astype" => Box::new(astype::AsType::new(config)?),
-        "base64" => Box::new(base64::Base64::new(config)?),
-        "bitround" => Box::new(bitround::BitRound::new(config, itemsize)?),
-        "adler32" | "crc32" | "crc32c" | "fletcher32" | "jenkins_lookup3" => {
-            Box::new(checksum::Checksum::new(config)?)
-        }
-        "cast_value" => Box::new(cast_value::CastValue::new(config)?),
-        "categorize" => Box::new(categorize::Categorize::new(config)?),
-        "low_bits" => Box::new(low_bits::LowBits::new(config)?),
-        "delta" => Box::new(delta::Delta::new(config)?),
-        "fixedscaleoffset" => Box::new(fixed_scale_offset::FixedScaleOffset::new(config)?),
-        "json2" | "msgpack2" | "pickle" | "vlen-array" | "vlen-bytes" | "vlen-utf8" => {
-            Box::new(object::Passthrough::new(config)?)
-        }
-        "packbits" => Box::new(packbits::PackBits::new(config)?),
-        "packbits_v3" => Box::new(packbits_v3::PackBitsV3::new(config)?),
-        "pcodec" => Box::new(pcodec::Pcodec::new(config)?),
-        "quantize" => Box::new(quantize::Quantize::new(config)?),
-        "scale_offset" => Box::new(scale_offset::ScaleOffset::new(config)?),
-        "shuffle" => Box::new(shuffle::Shuffle::new(config)?),
-        "transpose" => Box::new(transpose::Transpose::new(config, itemsize)?),
-        "vlen_transpose" => Box::new(vlen_transpose::VlenTranspose::new(config)?),
-        "zfpy" => return Err(Error::unsupported(format!("codec \"zfpy\" {NO_ZFP}"))),
-        id => return Err(Error::unsupported(format!("codec {id:?} is unknown"))),
-    })
+    let spec = spec_of(&config.id).ok_or_else(|| spec::unknown(config))?;
+    config.allow_only(spec.parameters)?;
+    (spec.build)(config, itemsize)
 }

@@ -115,7 +115,9 @@ impl DType {
             None => (rest, ""),
         };
         if !digits.bytes().all(|b| b.is_ascii_digit())
-            || !(unit.is_empty() || "mM".contains(letter) && is_unit(unit))
+            || !(unit.is_empty()
+                || "mM".contains(letter)
+                    && time_unit(unit).is_some_and(|(_, word)| UNITS.contains(&word)))
         {
             return Err(bad());
         }
@@ -149,19 +151,18 @@ impl DType {
         let mut names = HashSet::new();
         let mut size = 0u64;
         for (i, item) in list.iter().enumerate() {
-            let bad = |why: &str| Error::damaged(format!("dtype: field {i} {why}"));
             let field = parse_field(i, item)?;
             // NumPy's name for a field without a name may be that of another field; only
             // `canonical_json` refuses this
             let is_named = item[0] != "";
             if is_named && !names.insert(field.name.clone()) {
-                return Err(bad(&format!("repeats the name {:?}", field.name)));
+                return Err(bad_field(i, &format!("repeats the name {:?}", field.name)));
             }
             let count = field.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
             let bytes = count.and_then(|n| n.checked_mul(field.dtype.size as u64));
             size = bytes
                 .and_then(|b| size.checked_add(b))
-                .ok_or_else(|| bad("is too large"))?;
+                .ok_or_else(|| bad_field(i, "is too large"))?;
             item_size(size)?;
             fields.push(field);
         }
@@ -232,25 +233,18 @@ impl DType {
             }
             _ if self.size == 0 => Err(Error::invalid("an item of no bytes holds no value")),
             (DTypeKind::TimeDelta | DTypeKind::DateTime, Value::String(text)) => {
-                match text.split_once('[') {
-                    None | Some((_, "generic]")) => {
+                match time_unit(text) {
+                    None | Some(("", "generic")) => {
                         Err(Error::invalid("a time needs a unit, such as <M8[ns]"))
                     }
-                    Some((_, unit)) => {
-                        let count = unit
-                            .split(|c: char| !c.is_ascii_digit())
-                            .next()
-                            .unwrap_or_default();
-                        let is_count =
-                            count.is_empty() || count.parse::<i32>().is_ok_and(|count| count > 0);
-                        if is_count {
-                            Ok(())
-                        } else {
-                            Err(Error::invalid(
-                                "a time unit is counted from 1 to 2147483647",
-                            ))
-                        }
+                    Some((count, _))
+                        if count.is_empty() || count.parse::<i32>().is_ok_and(|n| n > 0) =>
+                    {
+                        Ok(())
                     }
+                    Some(_) => Err(Error::invalid(
+                        "a time unit is counted from 1 to 2147483647",
+                    )),
                 }
             }
             _ => Ok(()),
@@ -315,12 +309,17 @@ impl DType {
     }
 }
 
+/// Returns the error for field number `i` of a structured dtype.
+fn bad_field(i: usize, why: &str) -> Error {
+    Error::damaged(format!("dtype: field {i} {why}"))
+}
+
 /// Parses field number `i` of a structured dtype.
 fn parse_field(i: usize, item: &Value) -> Result<Field> {
-    let bad = |why: &str| Error::damaged(format!("dtype: field {i} {why}"));
     let parts = item.as_array().filter(|p| (2..=3).contains(&p.len()));
-    let parts = parts.ok_or_else(|| bad("is not [name, dtype] or [name, dtype, shape]"))?;
-    let name = match json::text(&parts[0]).ok_or_else(|| bad("has no name"))? {
+    let parts =
+        parts.ok_or_else(|| bad_field(i, "is not [name, dtype] or [name, dtype, shape]"))?;
+    let name = match json::text(&parts[0]).ok_or_else(|| bad_field(i, "has no name"))? {
         // NumPy's name for a field without a name
         "" => format!("f{i}"),
         name => name.to_string(),
@@ -335,7 +334,7 @@ fn parse_field(i: usize, item: &Value) -> Result<Field> {
     Ok(Field {
         name,
         dtype,
-        shape: shape.ok_or_else(|| bad("has a bad shape"))?,
+        shape: shape.ok_or_else(|| bad_field(i, "has a bad shape"))?,
     })
 }
 
@@ -364,50 +363,67 @@ fn item_size(bytes: u64) -> Result<usize> {
     Ok(bytes as usize)
 }
 
-/// Returns the type string, without byte order, of a name that `numpy.dtype` accepts.
-fn from_name(name: &str) -> Option<&'static str> {
-    Some(match name {
-        "bool" => "b1",
-        "int8" => "i1",
-        "int16" => "i2",
-        "int32" => "i4",
-        "int64" | "int" => "i8",
-        "uint8" => "u1",
-        "uint16" => "u2",
-        "uint32" => "u4",
-        "uint64" => "u8",
-        "float16" => "f2",
-        "float32" => "f4",
-        "float64" | "float" => "f8",
-        "complex64" => "c8",
-        "complex128" | "complex" => "c16",
-        "object" => "O",
-        _ => return None,
-    })
+/// The names of numbers in NumPy and Zarr v3, and their type strings without byte order.
+const NUMBERS: [(&str, &str); 14] = [
+    ("bool", "b1"),
+    ("int8", "i1"),
+    ("int16", "i2"),
+    ("int32", "i4"),
+    ("int64", "i8"),
+    ("uint8", "u1"),
+    ("uint16", "u2"),
+    ("uint32", "u4"),
+    ("uint64", "u8"),
+    ("float16", "f2"),
+    ("float32", "f4"),
+    ("float64", "f8"),
+    ("complex64", "c8"),
+    ("complex128", "c16"),
+];
+
+/// Returns the type string, without byte order, of the numbers with this name.
+pub(crate) fn number_code(name: &str) -> Option<&'static str> {
+    let number = NUMBERS.iter().find(|(number, _)| *number == name)?;
+    Some(number.1)
 }
 
-/// Returns whether `text` is a time unit with an optional count, such as `[ns]` or `[25s]`.
-fn is_unit(text: &str) -> bool {
-    let inner = text
-        .strip_prefix('[')
-        .and_then(|t| t.strip_suffix(']'))
-        .unwrap_or("?");
-    let unit = inner.trim_start_matches(|c: char| c.is_ascii_digit());
-    [
-        "Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic",
-    ]
-    .contains(&unit)
+/// Returns the name of the numbers with this type string without byte order.
+pub(crate) fn number_name(code: &str) -> Option<&'static str> {
+    let number = NUMBERS.iter().find(|(_, number)| *number == code)?;
+    Some(number.0)
+}
+
+/// Returns the type string, without byte order, of a name that `numpy.dtype` accepts.
+fn from_name(name: &str) -> Option<&'static str> {
+    match name {
+        "int" => Some("i8"),
+        "float" => Some("f8"),
+        "complex" => Some("c16"),
+        "object" => Some("O"),
+        _ => number_code(name),
+    }
+}
+
+/// The units of time types.
+pub(crate) const UNITS: [&str; 15] = [
+    "Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic",
+];
+
+/// Returns the digits of the count and the unit in a type string such as `<M8[25s]`, or `None` if
+/// it has no unit.
+pub(crate) fn time_unit(text: &str) -> Option<(&str, &str)> {
+    let (_, unit) = text.strip_suffix(']')?.split_once('[')?;
+    let word = unit.trim_start_matches(|c: char| c.is_ascii_digit());
+    Some(unit.split_at(unit.len() - word.len()))
 }
 
 /// Spells the unit of a time type as NumPy does: `M8[25s]` for `M8[025s]`.
 fn with_canonical_unit(bare: &str) -> String {
-    let Some((start, unit)) = bare.split_once('[') else {
+    let Some(((start, _), (count, word))) = bare.split_once('[').zip(time_unit(bare)) else {
         return bare.to_string();
     };
-    let unit = unit.trim_end_matches(']').replace('μ', "u");
-    let word = unit.trim_start_matches(|c: char| c.is_ascii_digit());
-    let count = unit[..unit.len() - word.len()].trim_start_matches('0');
-    match (word, count) {
+    let word = word.replace('μ', "u");
+    match (word.as_str(), count.trim_start_matches('0')) {
         ("generic", _) => start.to_string(),
         (word, "1") => format!("{start}[{word}]"),
         (word, count) => format!("{start}[{count}{word}]"),

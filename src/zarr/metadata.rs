@@ -4,13 +4,12 @@
 //! value that fits the dtype. The module knows neither stores nor what codecs do.
 
 mod array;
-mod codec_config;
 mod v1;
 pub mod v3;
 
 pub use crate::zarr::chunk_key::Separator;
+pub use crate::zarr::codec::CodecConfig;
 pub use array::{ArrayMetadata, MAX_CHUNK, Order, ShardLevel, V3Fields, check_group};
-pub use codec_config::{CodecConfig, NO_ZFP};
 pub use v1::V1Order;
 
 /// Name of the v2 document that makes a prefix an array.

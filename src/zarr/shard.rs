@@ -11,9 +11,9 @@ pub use rebuild::{EntryChange, MAX_RANGES, ShardPiece};
 use crate::error::{Error, Result};
 use crate::zarr::by_shape::ByShape;
 use crate::zarr::chunk_key::KeyEncoding;
-use crate::zarr::codec::Pipeline;
 use crate::zarr::grid::{ChunkId, Edges, Grid};
 use crate::zarr::metadata::{ArrayMetadata, ShardLevel};
+use crate::zarr::pipeline::Pipeline;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -115,12 +115,12 @@ impl Shards {
     /// of its shard of `level`.
     pub fn slot(&self, level: usize, chunk: &[u64]) -> usize {
         let level = &self.levels[level];
-        let along = |slot: u64, d: usize| {
+        let slot = level.axes.iter().fold(0, |slot, &d| {
             let span = level.span(chunk, d);
             let in_entry = level.chunks_in_entry[d];
             slot * ((span.end - span.start) / in_entry) + (chunk[d] - span.start) / in_entry
-        };
-        level.axes.iter().fold(0, |slot, &d| along(slot, d)) as usize
+        });
+        slot as usize
     }
 
     /// Returns the number of levels.
@@ -214,11 +214,12 @@ impl Shards {
             ..
         } = &self.levels[id.level];
         let indices = grid.indices(ChunkId(id.number));
-        let along = |d: usize| {
-            let span = chunks_in_shards[d].span(indices[d]);
-            span.start..span.end.min(chunks.counts()[d])
-        };
-        (0..indices.len()).map(along).collect()
+        (0..indices.len())
+            .map(|d| {
+                let span = chunks_in_shards[d].span(indices[d]);
+                span.start..span.end.min(chunks.counts()[d])
+            })
+            .collect()
     }
 
     /// Returns the number of chunks in a shard, of an array with the grid `chunks`.
@@ -271,8 +272,6 @@ impl Level {
     fn new(metadata: &ArrayMetadata, level: &ShardLevel, inner: &[u64]) -> Result<Self> {
         let edges = level.shard_edges();
         let grid = Grid::with_edges(&metadata.shape, &edges, metadata.dtype.size())?;
-        let divided =
-            |a: &[u64], b: &[u64]| a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<u64>>();
         let counts = divided(&level.shape, inner);
         let entries = counts
             .iter()
@@ -298,6 +297,11 @@ impl Level {
             around,
         })
     }
+}
+
+/// Returns the quotients of the lengths `a` and `b`.
+fn divided(a: &[u64], b: &[u64]) -> Vec<u64> {
+    a.iter().zip(b).map(|(a, b)| a / b).collect()
 }
 
 #[cfg(test)]

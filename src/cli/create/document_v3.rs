@@ -6,13 +6,13 @@ use super::document::{NewDocument, fill_value};
 use crate::array::hierarchy::DocumentFormat;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
-use crate::zarr::codec::Pipeline;
+use crate::zarr::data_type::{DataType, name_of};
 use crate::zarr::dtype::DType;
 use crate::zarr::grid::Grid;
 use crate::zarr::metadata::ArrayMetadata;
-use crate::zarr::metadata::v3::data_type::{DataType, name_of};
 use crate::zarr::metadata::v3::fill_value as fill_value_v3;
 use crate::zarr::metadata::v3::from_v2::compressor_codec;
+use crate::zarr::pipeline::Pipeline;
 
 /// The type of the items of a new array.
 struct ItemType {

@@ -1,63 +1,63 @@
 //! The filter `astype`: numbers stored as another type. Source of the rules: `numcodecs.AsType`,
 //! which uses NumPy's casts.
 
-use super::items::{self, Items};
-use super::{Codec, CodecResult, Size};
+use super::items::{self, NumberTypes};
+use super::v3::stated_types;
+use super::{Codec, CodecConfig, CodecResult, CodecSpec, ItemTypes, Size};
 use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+
+/// What is known of the filter. Its types must be stated.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "astype",
+    parameters: &["encode_dtype", "decode_dtype"],
+    build: |config, _| Ok(Box::new(AsType::new(config)?)),
+    items: ItemTypes::Stated {
+        decoded: "decode_dtype",
+        encoded: "encode_dtype",
+    },
+    v3_names: &["numcodecs.astype"],
+    parse: |spec, codec, input| match codec.get("encode_dtype") {
+        Some(_) => stated_types(spec, codec, input),
+        None => Err(codec.invalid("encode_dtype", "is missing")),
+    },
+    is_elementwise: true,
+    ..CodecSpec::NUMBERS
+};
 
 /// The filter `astype`.
-pub struct AsType {
-    decoded: Items,
-    encoded: Items,
-}
+pub struct AsType(NumberTypes);
 
 impl AsType {
     /// Creates the filter from `encode_dtype` and `decode_dtype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["encode_dtype", "decode_dtype"])?;
-        let encoded = Items::param(config, "encode_dtype", None)?;
-        let decoded = Items::param(config, "decode_dtype", None)?;
+        config.required("encode_dtype")?;
+        let types = NumberTypes::new(config, ["decode_dtype", "encode_dtype"], |_| true)?;
         if !items::same_units(config, "encode_dtype", "decode_dtype")? {
             return Err(items::not_numeric(config, "encode_dtype"));
         }
-        Ok(AsType { decoded, encoded })
+        Ok(AsType(types))
     }
 }
 
 impl Codec for AsType {
     fn encoded_size(&self, decoded: usize) -> Size {
-        self.decoded.encoded_size(self.encoded, decoded)
+        self.0.encoded_size(decoded)
     }
 
     fn encoded_itemsize(&self) -> usize {
-        self.encoded.size()
+        self.0.encoded.size()
     }
 
     fn is_lossless(&self) -> bool {
-        self.decoded.is_preserved_by(self.encoded)
+        self.0.are_preserved()
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        items::decode(
-            self.encoded,
-            self.encoded.scalar,
-            self.decoded,
-            encoded,
-            out,
-            |_| {},
-        )
+        self.0.decode(self.0.encoded.scalar, encoded, out, |_| {})
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        items::encode(
-            self.decoded,
-            self.decoded.scalar,
-            self.encoded,
-            decoded,
-            out,
-            |_| {},
-        )
+        self.0.encode(self.0.decoded.scalar, decoded, out, |_| {})
     }
 }
 

@@ -1,23 +1,20 @@
 //! The filter `base64`. Source of the rules: `numcodecs.Base64`, which uses Python's `base64` and
 //! so ignores characters outside the alphabet.
 
-use super::{Codec, CodecError, CodecResult, Size, buffer};
-use crate::error::Result;
+use super::{Codec, CodecError, CodecResult, CodecSpec, Size, buffer};
 use crate::util::json;
-use crate::zarr::metadata::CodecConfig;
 use ::base64::Engine;
 use ::base64::engine::general_purpose::STANDARD;
 
+/// What is known of the filter.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "base64",
+    build: |_, _| Ok(Box::new(Base64)),
+    ..CodecSpec::BYTES
+};
+
 /// The filter `base64`, which has no parameters.
 pub struct Base64;
-
-impl Base64 {
-    /// Creates the filter.
-    pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&[])?;
-        Ok(Base64)
-    }
-}
 
 impl Codec for Base64 {
     fn encoded_size(&self, decoded: usize) -> Size {

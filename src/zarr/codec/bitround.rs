@@ -2,10 +2,38 @@
 //! bits. Source of the rules: `numcodecs.BitRound` for floats, and the registry of Zarr extensions,
 //! "bitround codec", for the other types. Decoding changes nothing.
 
-use super::{Codec, CodecError, CodecResult, Size, buffer, word};
+use super::spec::refused;
+use super::v3::with_dtype;
+use super::{
+    Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, Intermediate, ItemTypes,
+    Size, buffer,
+};
 use crate::error::{Error, Result};
 use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::CodecConfig;
+use crate::zarr::float_format::FloatFormat;
+use crate::zarr::real::{RealKind, RealType};
+use crate::zarr::word;
+
+/// What is known of the filter.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "bitround",
+    // without `dtype` items are little-endian floats
+    parameters: &["keepbits", "dtype"],
+    build: |config, itemsize| Ok(Box::new(BitRound::new(config, itemsize)?)),
+    items: ItemTypes::Kept,
+    v3_names: &["numcodecs.bitround", "bitround"],
+    parse: with_dtype,
+    kind: CodecKind::Array,
+    is_elementwise: true,
+    check_input: |config, Intermediate { items, .. }| {
+        if *items.kind() == DTypeKind::Float && !items.is_big_endian() && items.size() <= 8 {
+            return Ok(());
+        }
+        let why = "rounds little-endian floats of 2, 4 or 8 bytes, which the items here are not";
+        Err(refused(config, why))
+    },
+    ..CodecSpec::BYTES
+};
 
 /// The filter `bitround`.
 pub struct BitRound {
@@ -15,52 +43,33 @@ pub struct BitRound {
     /// Size of an item in bytes.
     itemsize: usize,
     /// The numbers of the items; `None` if numcodecs does not round items of this size.
-    numbers: Option<Numbers>,
+    numbers: Option<RealType>,
     /// Whether the configuration states the dtype, as v3 does. If not, the rules of numcodecs hold,
     /// which refuses to keep more bits than the mantissa has.
     is_typed: bool,
-}
-
-/// The type of the numbers in an item: one number, or two if the item is complex.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Numbers {
-    /// Size of a number in bytes.
-    size: usize,
-    kind: Rounding,
-    is_big_endian: bool,
-}
-
-/// The way to round a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rounding {
-    /// A float with this many bits of mantissa.
-    Float(u32),
-    Signed,
-    Unsigned,
 }
 
 impl BitRound {
     /// Creates the filter from `keepbits`, for items of `itemsize` bytes: little-endian floats,
     /// unless there is a `dtype`.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
-        config.allow_only(&["keepbits", "dtype"])?;
         config.required("keepbits")?;
         let keep = config.int("keepbits", 0, 0, i64::from(u32::MAX))? as u32;
         if config.get("dtype").is_none() {
             return Ok(BitRound {
                 keep,
                 itemsize,
-                numbers: Numbers::floats(itemsize, false),
+                numbers: RealType::parse(&format!("<f{itemsize}")),
                 is_typed: false,
             });
         }
         let name = config.text("dtype", "")?;
-        let numbers = Numbers::of(name).ok_or_else(|| {
+        let numbers = rounded_type(name).ok_or_else(|| {
             Error::unsupported(format!(
                 "codec \"bitround\": dtype {name:?} cannot be rounded"
             ))
         })?;
-        if keep == 0 && !matches!(numbers.kind, Rounding::Float(_)) {
+        if keep == 0 && !matches!(numbers.kind, RealKind::Float(_)) {
             return Err(config.invalid("keepbits", "is 0, but integers keep at least 1 bit"));
         }
         Ok(BitRound {
@@ -72,85 +81,57 @@ impl BitRound {
     }
 }
 
-impl Numbers {
-    /// Returns the type of floats of `size` bytes, or `None` unless the size is 2, 4 or 8.
-    fn floats(size: usize, is_big_endian: bool) -> Option<Self> {
-        let mantissa = match size {
-            2 => 10,
-            4 => 23,
-            8 => 52,
-            _ => return None,
-        };
-        Some(Numbers {
-            size,
-            kind: Rounding::Float(mantissa),
-            is_big_endian,
-        })
+/// Returns the type of the numbers of the element type `name`, or `None` if the registry does not
+/// define how to round it.
+fn rounded_type(name: &str) -> Option<RealType> {
+    let order = &name[..name.len() - name.trim_start_matches(['<', '>']).len()];
+    if DType::parse_str(name).is_ok_and(|dtype| dtype.has_time()) {
+        return RealType::parse(&format!("{order}i8"));
     }
+    let (real, _) = RealType::parse_parts(name)?;
+    // the numbers of other types have spare bits, or no definition
+    let has_rule = match real.kind {
+        RealKind::Integer { .. } => real.is_canonical(),
+        RealKind::Float(format) => format.bits() >= 16,
+    };
+    has_rule.then_some(real)
+}
 
-    /// Returns the numbers of the element type `name`, or `None` if the registry does not define
-    /// how to round it.
-    fn of(name: &str) -> Option<Self> {
-        let is_big_endian = name.starts_with('>');
-        match name.trim_start_matches(['<', '>']) {
-            "bfloat16" | "complex_bfloat16" => {
-                return Some(Numbers {
-                    size: 2,
-                    kind: Rounding::Float(7),
-                    is_big_endian,
-                });
+/// Applies `step` to every number in `bytes`.
+fn each(numbers: RealType, bytes: &mut [u8], step: impl Fn(u64) -> u64) {
+    match numbers.size {
+        1 => word::each::<1>(bytes, numbers.is_big_endian, step),
+        2 => word::each::<2>(bytes, numbers.is_big_endian, step),
+        4 => word::each::<4>(bytes, numbers.is_big_endian, step),
+        _ => word::each::<8>(bytes, numbers.is_big_endian, step),
+    }
+}
+
+/// Rounds every number in `bytes` to `keep` bits.
+fn round(numbers: RealType, bytes: &mut [u8], keep: u32) {
+    match numbers.kind {
+        RealKind::Float(FloatFormat { mantissa_bits, .. }) => {
+            if keep < mantissa_bits {
+                each(numbers, bytes, |x| round_float(x, mantissa_bits - keep));
             }
-            "complex_float16" => return Numbers::floats(2, is_big_endian),
-            _ => {}
         }
-        let dtype = DType::parse_str(name).ok()?;
-        let size = dtype.size();
-        let is_big_endian = dtype.is_big_endian();
-        match dtype.kind() {
-            DTypeKind::Float => Numbers::floats(size, is_big_endian),
-            DTypeKind::Complex => Numbers::floats(size / 2, is_big_endian),
-            DTypeKind::UInt => Some(Numbers {
-                size,
-                kind: Rounding::Unsigned,
-                is_big_endian,
-            }),
-            DTypeKind::Int | DTypeKind::TimeDelta | DTypeKind::DateTime => Some(Numbers {
-                size,
-                kind: Rounding::Signed,
-                is_big_endian,
-            }),
-            _ => None,
-        }
-    }
-
-    /// Rounds every number in `bytes`.
-    fn each(self, bytes: &mut [u8], step: impl Fn(u64) -> u64) {
-        match self.size {
-            1 => word::each::<1>(bytes, self.is_big_endian, step),
-            2 => word::each::<2>(bytes, self.is_big_endian, step),
-            4 => word::each::<4>(bytes, self.is_big_endian, step),
-            _ => word::each::<8>(bytes, self.is_big_endian, step),
-        }
-    }
-
-    /// Rounds every number in `bytes` to `keep` bits.
-    fn round(self, bytes: &mut [u8], keep: u32) {
-        let unused = 64 - 8 * self.size as u32;
-        match self.kind {
-            Rounding::Float(mantissa) if keep >= mantissa => {}
-            Rounding::Float(mantissa) => self.each(bytes, |x| round_float(x, mantissa - keep)),
-            Rounding::Unsigned => self.each(bytes, |x| round_integer(x, keep, u64::MAX >> unused)),
-            Rounding::Signed => self.each(bytes, |x| {
-                let x = (x << unused) as i64 >> unused;
-                let limit = (u64::MAX >> unused >> 1) + u64::from(x < 0);
-                let rounded = round_integer(x.unsigned_abs(), keep, limit);
-                if x < 0 {
-                    rounded.wrapping_neg()
-                } else {
-                    rounded
-                }
-            }),
-        }
+        RealKind::Integer {
+            bits,
+            is_signed: false,
+        } => each(numbers, bytes, |x| {
+            round_integer(x, keep, u64::MAX >> (64 - bits))
+        }),
+        RealKind::Integer { bits, .. } => each(numbers, bytes, |x| {
+            let unused = 64 - bits;
+            let x = (x << unused) as i64 >> unused;
+            let limit = (u64::MAX >> unused >> 1) + u64::from(x < 0);
+            let rounded = round_integer(x.unsigned_abs(), keep, limit);
+            if x < 0 {
+                rounded.wrapping_neg()
+            } else {
+                rounded
+            }
+        }),
     }
 }
 
@@ -198,18 +179,18 @@ impl Codec for BitRound {
             .numbers
             .ok_or_else(|| CodecError::new("bitround rounds floats of 2, 4 or 8 bytes only"))?;
         buffer::count(decoded, numbers.size)?;
-        match numbers.kind {
-            Rounding::Float(mantissa) if !self.is_typed && self.keep > mantissa => {
-                return Err(CodecError::new(format!(
-                    "bitround can't keep {} of {mantissa} bits",
-                    self.keep
-                )));
-            }
-            _ => {}
+        if let RealKind::Float(FloatFormat { mantissa_bits, .. }) = numbers.kind
+            && !self.is_typed
+            && self.keep > mantissa_bits
+        {
+            return Err(CodecError::new(format!(
+                "bitround can't keep {} of {mantissa_bits} bits",
+                self.keep
+            )));
         }
         let start = out.len();
         out.extend_from_slice(decoded);
-        numbers.round(&mut out[start..], self.keep);
+        round(numbers, &mut out[start..], self.keep);
         Ok(())
     }
 }

@@ -5,13 +5,46 @@
 mod blosclz;
 mod frame;
 mod shuffle;
-
-use super::{Codec, CodecError, CodecResult, PartialDecode, Size, encode_only};
+use super::spec::is_plain;
+use super::v3::{check_int, plain};
+use super::{
+    Codec, CodecConfig, CodecError, CodecResult, CodecSpec, PartialDecode, Size, encode_only,
+};
 use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+use crate::util::json::{self, Map, Value};
+use crate::zarr::extension::Extension;
 pub use frame::BloscHeader;
 pub use shuffle::unshuffle;
 use std::ffi::CStr;
+
+/// What is known of the compressor.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "blosc",
+    parameters: &["cname", "clevel", "shuffle", "blocksize", "typesize"],
+    build: |config, itemsize| Ok(Box::new(Blosc::new(config, itemsize)?)),
+    v3_names: &["blosc", "numcodecs.blosc"],
+    parse: |spec, codec, _| parse_v3(spec, codec).map(Some),
+    spell: Some(spell_v3),
+    defaults: r#"{"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}"#,
+    stated: 3,
+    max_chunk: blosc_src::BLOSC_MAX_BUFFERSIZE as usize,
+    accepts: |config, name, value| match name {
+        "typesize" => Err(config.invalid(name, "is a parameter that older numcodecs don't know")),
+        _ => Ok(is_plain(value)),
+    },
+    ..CodecSpec::BYTES
+};
+
+/// The words for numbers of `shuffle`: those of v3, and that of numcodecs' AUTOSHUFFLE.
+pub const SHUFFLES: [(&str, i64); 4] = [
+    ("noshuffle", 0),
+    ("shuffle", 1),
+    ("bitshuffle", 2),
+    ("autoshuffle", -1),
+];
+
+/// The compressors of c-blosc.
+const COMPRESSORS: [&CStr; 6] = [c"blosclz", c"lz4", c"lz4hc", c"snappy", c"zlib", c"zstd"];
 
 /// Maximum number of bytes by which a frame is longer than its data.
 const OVERHEAD: usize = blosc_src::BLOSC_MAX_OVERHEAD as usize;
@@ -42,7 +75,6 @@ struct EncoderArguments {
 impl Blosc {
     /// Creates the compressor from its parameters, for items of `itemsize` bytes.
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
-        config.allow_only(&["cname", "clevel", "shuffle", "blocksize", "typesize"])?;
         Ok(Blosc {
             arguments: encode_only(EncoderArguments::new(config, itemsize)),
         })
@@ -51,19 +83,10 @@ impl Blosc {
 
 impl EncoderArguments {
     fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
-        let compressor = match config.text("cname", "lz4")? {
-            "blosclz" => c"blosclz",
-            "lz4" => c"lz4",
-            "lz4hc" => c"lz4hc",
-            "snappy" => c"snappy",
-            "zlib" => c"zlib",
-            "zstd" => c"zstd",
-            other => {
-                return Err(
-                    config.invalid("cname", &format!("is {other:?}, which blosc doesn't know"))
-                );
-            }
-        };
+        let cname = config.text("cname", "lz4")?;
+        let compressor = compressor(cname).ok_or_else(|| {
+            config.invalid("cname", &format!("is {cname:?}, which blosc doesn't know"))
+        })?;
         let typesize = config.int("typesize", itemsize as i64, 1, i64::MAX)? as usize;
         let shuffle = match config.int("shuffle", 1, -1, 2)? {
             -1 if typesize == 1 => 2,
@@ -75,13 +98,7 @@ impl EncoderArguments {
             clevel: config.int("clevel", 5, 0, 9)? as i32,
             shuffle,
             blocksize: config.int("blocksize", 0, 0, i64::from(i32::MAX))? as usize,
-            // 1 for larger items, which c-blosc shuffles as single bytes, and for items of 0 bytes,
-            // which have no data
-            typesize: if (1..=MAX_TYPESIZE).contains(&typesize) {
-                typesize
-            } else {
-                1
-            },
+            typesize: known_typesize(typesize),
         })
     }
 
@@ -115,6 +132,81 @@ impl EncoderArguments {
     }
 }
 
+/// Returns the compressor with this name.
+fn compressor(name: &str) -> Option<&'static CStr> {
+    COMPRESSORS
+        .into_iter()
+        .find(|known| known.to_bytes() == name.as_bytes())
+}
+
+/// Translates the codec of v3. Its `shuffle` is a word in v3 and a number in numcodecs.
+fn parse_v3(spec: &CodecSpec, codec: &Extension) -> Result<CodecConfig> {
+    let config = plain(spec, codec)?;
+    if codec.name != "blosc" {
+        return Ok(config);
+    }
+    let word = codec.get("shuffle").map(json::text);
+    let shuffle = SHUFFLES[..3]
+        .iter()
+        .find(|(known, _)| word == Some(Some(*known)));
+    if word.is_some() && shuffle.is_none() {
+        return Err(codec.invalid(
+            "shuffle",
+            "is none of \"noshuffle\", \"shuffle\" and \"bitshuffle\"",
+        ));
+    }
+    check_int(codec, "clevel", 0, 9)?;
+    check_int(codec, "typesize", 1, i64::from(i32::MAX))?;
+    check_int(codec, "blocksize", 0, i64::from(i32::MAX))?;
+    if compressor(codec.text("cname", "lz4")?).is_none() {
+        return Err(codec.invalid("cname", "is no compressor of blosc"));
+    }
+    Ok(match shuffle {
+        Some((_, number)) => config.with("shuffle", (*number).into()),
+        None => config,
+    })
+}
+
+/// Spells the parameters as v3 does: all of them, with a word for `shuffle`.
+fn spell_v3(configuration: &mut Map<String, Value>, itemsize: usize) {
+    let number = |name: &str, default: i64| {
+        configuration
+            .get(name)
+            .and_then(Value::as_i64)
+            .unwrap_or(default)
+    };
+    let typesize = number("typesize", known_typesize(itemsize) as i64);
+    let shuffle = match number("shuffle", 1) {
+        0 => "noshuffle",
+        2 => "bitshuffle",
+        -1 if itemsize == 1 => "bitshuffle",
+        _ => "shuffle",
+    };
+    let clevel = number("clevel", 5);
+    let blocksize = number("blocksize", 0);
+    let cname = configuration
+        .get("cname")
+        .cloned()
+        .unwrap_or_else(|| "lz4".into());
+    *configuration = Map::from_iter([
+        ("typesize".to_string(), typesize.into()),
+        ("cname".to_string(), cname),
+        ("clevel".to_string(), clevel.into()),
+        ("shuffle".to_string(), shuffle.into()),
+        ("blocksize".to_string(), blocksize.into()),
+    ]);
+}
+
+/// Returns an item size that c-blosc knows: 1 for larger items, which it shuffles as single bytes,
+/// and for items of 0 bytes, which have no data.
+fn known_typesize(itemsize: usize) -> usize {
+    if (1..=MAX_TYPESIZE).contains(&itemsize) {
+        itemsize
+    } else {
+        1
+    }
+}
+
 /// Returns whether this build's c-blosc has the compressor.
 fn can_encode(compressor: &CStr) -> bool {
     // SAFETY: the name is NUL-terminated; the call only compares it.
@@ -144,7 +236,7 @@ impl Codec for Blosc {
                 "blosc: this build can't encode with cname {name:?}"
             )));
         }
-        let max = blosc_src::BLOSC_MAX_BUFFERSIZE as usize;
+        let max = SPEC.max_chunk;
         if decoded.len() > max {
             return Err(CodecError(format!(
                 "blosc: can't hold {} bytes, at most {max}",

@@ -2,28 +2,31 @@
 //! and `bz2.decompress`.
 
 use super::streams::{self, StreamError, StreamStep};
-use super::{Codec, CodecError, CodecResult, encode_only};
-use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+use super::{Codec, CodecError, CodecResult, CodecSpec, encode_only};
 use bzip2::{Action, Compress, Compression, Decompress, Status};
+
+/// What is known of the compressor.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "bz2",
+    parameters: &["level"],
+    build: |config, _| {
+        let level = config.int("level", 1, 1, 9).map(|n| n as u32);
+        Ok(Box::new(Bz2 {
+            level: encode_only(level),
+        }))
+    },
+    v3_names: &["numcodecs.bz2"],
+    defaults: r#"{"level": 1}"#,
+    ..CodecSpec::BYTES
+};
 
 /// The compressor `{"id": "bz2", "level": 1}`.
 pub struct Bz2 {
     level: CodecResult<u32>,
 }
 
-impl Bz2 {
-    /// Creates the compressor from its parameters.
-    pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["level"])?;
-        Ok(Bz2 {
-            level: encode_only(config.int("level", 1, 1, 9).map(|n| n as u32)),
-        })
-    }
-}
-
 /// Decodes one stream and returns the numbers of bytes read and written.
-fn decode_one(encoded: &[u8], out: &mut [u8]) -> std::result::Result<(usize, usize), StreamError> {
+fn decode_one(encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamError> {
     let mut stream = Decompress::new(false);
     streams::run(encoded, out, |input, room| {
         let used = stream.total_in();

@@ -2,12 +2,27 @@
 //! rules: the registry of Zarr extensions, "cast_value codec", and its implementation cast-value-rs
 //! 0.5.
 
-use super::real::{Misfit, OutOfRange, RealType};
-use super::{Codec, CodecError, CodecResult, Size, buffer};
+use super::{
+    ArrayInput, Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, Size, buffer,
+};
 use crate::error::{Error, Result};
-use crate::util::json::Value;
+use crate::zarr::data_type::DataType;
+use crate::zarr::extension::Extension;
 use crate::zarr::float_format::{FloatValue, RoundingMode};
-use crate::zarr::metadata::CodecConfig;
+use crate::zarr::real::{Misfit, OutOfRange, RealType};
+
+/// What is known of the codec.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "cast_value",
+    parameters: &["from", "to", "rounding", "out_of_range", "scalar_map"],
+    build: |config, _| Ok(Box::new(CastValue::new(config)?)),
+    v3_names: &["cast_value"],
+    kind: CodecKind::Array,
+    parse: parse_v3,
+    spell: None,
+    is_elementwise: true,
+    ..CodecSpec::BYTES
+};
 
 /// Maximum number of pairs in a map: enough for every 16-bit number.
 const MAX_PAIRS: usize = 1 << 16;
@@ -34,37 +49,58 @@ struct ValueCast {
 impl CastValue {
     /// Creates the codec from `from`, `to`, `rounding`, `out_of_range` and `scalar_map`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["from", "to", "rounding", "out_of_range", "scalar_map"])?;
         let from = real_type(config, "from")?;
         let to = real_type(config, "to")?;
-        let mode = rounding(config)?;
-        let out_of_range = out_of_range(config)?;
-        let direction = |from, to, name| {
-            let map = scalar_map(config, name, from, to)?;
-            Ok::<_, Error>(ValueCast {
-                from,
-                to,
-                mode,
-                out_of_range,
-                map,
-            })
+        let encoding = ValueCast {
+            from,
+            to,
+            mode: rounding(config)?,
+            out_of_range: out_of_range(config)?,
+            map: scalar_map(config, "encode", from, to)?,
         };
-        Ok(CastValue {
-            encoding: direction(from, to, "encode")?,
-            decoding: direction(to, from, "decode")?,
-        })
+        let decoding = ValueCast {
+            from: to,
+            to: from,
+            map: scalar_map(config, "decode", to, from)?,
+            ..encoding
+        };
+        Ok(CastValue { encoding, decoding })
     }
+}
+
+/// Translates the codec of v3, which states the encoded type.
+fn parse_v3(
+    spec: &CodecSpec,
+    codec: &Extension,
+    input: &mut ArrayInput,
+) -> Result<Option<CodecConfig>> {
+    codec.allow_only(&["data_type", "rounding", "out_of_range", "scalar_map"])?;
+    let from = input.element(codec)?.to_string();
+    let target = codec
+        .get("data_type")
+        .ok_or_else(|| codec.invalid("data_type", "is missing"))?;
+    let target = DataType::parse(target, input.is_big_endian)?;
+    let to = target
+        .element
+        .ok_or_else(|| codec.invalid("data_type", "is not a type of numbers"))?;
+    let mut parameters = codec.configuration.clone();
+    parameters.shift_remove("data_type");
+    parameters
+        .entry("rounding")
+        .or_insert("nearest-even".into());
+    (input.element, input.itemsize) = (Some(to.clone()), target.dtype.size());
+    let config = CodecConfig::new(spec.id, parameters);
+    Ok(Some(config.with("from", from.into()).with("to", to.into())))
 }
 
 fn real_type(config: &CodecConfig, name: &str) -> Result<RealType> {
     config.required(name)?;
     let dtype = config.text(name, "")?;
-    let why = || {
+    RealType::parse(dtype).ok_or_else(|| {
         Error::unsupported(format!(
             "codec \"cast_value\": cannot convert numbers of type {dtype:?}"
         ))
-    };
-    RealType::parse(dtype).ok_or_else(why)
+    })
 }
 
 fn rounding(config: &CodecConfig) -> Result<RoundingMode> {
@@ -121,20 +157,19 @@ fn scalar_map(
             "has an {direction} that is no list of at most {MAX_PAIRS} pairs"
         ))
     })?;
-    let parse = |pair: &Value| {
-        let [key, result] = pair.as_array()?.as_slice() else {
-            return None;
+    let mut map = Vec::new();
+    for (i, pair) in pairs.iter().enumerate() {
+        let bits = match pair.as_array().map(Vec::as_slice) {
+            Some([key, result]) => from.scalar(key).zip(to.scalar(result)),
+            _ => None,
         };
-        Some((matchable(from, from.scalar(key)?), to.scalar(result)?))
-    };
-    let bad = |i| {
-        invalid(&format!(
-            "has a pair {i} in {direction} that does not fit the types"
-        ))
-    };
-    let mut map = (pairs.iter().enumerate())
-        .map(|(i, pair)| parse(pair).ok_or_else(|| bad(i)))
-        .collect::<Result<Vec<_>>>()?;
+        let (key, result) = bits.ok_or_else(|| {
+            invalid(&format!(
+                "has a pair {i} in {direction} that does not fit the types"
+            ))
+        })?;
+        map.push((matchable(from, key), result));
+    }
     map.sort_by_key(|(key, _)| *key);
     map.dedup_by_key(|(key, _)| *key);
     Ok(map)

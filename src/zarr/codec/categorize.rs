@@ -4,12 +4,22 @@
 
 use super::items::{self, Items, Scalar, with_type};
 use super::number::Number;
-use super::{Codec, CodecError, CodecResult, Size, buffer};
+use super::spec::is_plain;
+use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, ItemTypes, Size, buffer};
 use crate::error::{Error, Result};
 use crate::util::json;
 use crate::zarr::dtype::DTypeKind;
-use crate::zarr::metadata::CodecConfig;
 use std::collections::HashMap;
+
+/// What is known of the filter.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "categorize",
+    parameters: &["labels", "dtype", "astype"],
+    build: |config, _| Ok(Box::new(Categorize::new(config)?)),
+    items: ItemTypes::Labels,
+    accepts: |_, name, value| Ok(is_plain(value) || name == "labels" && value.is_array()),
+    ..CodecSpec::BYTES
+};
 
 /// The filter `categorize`.
 pub struct Categorize {
@@ -25,7 +35,6 @@ pub struct Categorize {
 impl Categorize {
     /// Creates the filter from `labels`, `dtype` and `astype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["labels", "dtype", "astype"])?;
         let dtype = config
             .dtype("dtype")?
             .ok_or_else(|| config.invalid("dtype", "is missing"))?;
@@ -34,7 +43,7 @@ impl Categorize {
                 "codec \"categorize\": only texts of fixed width are supported",
             ));
         }
-        let encoded = Items::param(config, "astype", Some(Items::native(Scalar::U8)))?;
+        let encoded = Items::param(config, "astype")?.unwrap_or(Items::native(Scalar::U8));
         if !(encoded.scalar.is_integer()
             || encoded.scalar.is_float()
             || encoded.scalar == Scalar::Bool)

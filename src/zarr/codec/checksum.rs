@@ -2,9 +2,85 @@
 //! 32-bit checksum before or after them. Source of the rules: `numcodecs.checksum32`, and HDF5's
 //! Fletcher checksum.
 
-use super::{Codec, CodecError, CodecResult, Size, buffer, jenkins_lookup3};
+use super::spec::{is_plain, refused};
+use super::v3::plain;
+use super::{
+    Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size, buffer, jenkins_lookup3,
+};
 use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+
+/// What is known of `adler32`.
+pub const ADLER32: CodecSpec = CodecSpec {
+    id: "adler32",
+    build: |config, _| located(config, |bytes| simd_adler32::adler32(&bytes), "start"),
+    v3_names: &["numcodecs.adler32"],
+    ..LOCATED
+};
+
+/// What is known of `crc32`.
+pub const CRC32: CodecSpec = CodecSpec {
+    id: "crc32",
+    build: |config, _| located(config, crc32fast::hash, "start"),
+    v3_names: &["numcodecs.crc32"],
+    ..LOCATED
+};
+
+/// What is known of `crc32c`.
+pub const CRC32C: CodecSpec = CodecSpec {
+    id: "crc32c",
+    build: |config, _| located(config, crc32c::crc32c, "end"),
+    v3_names: &["numcodecs.crc32c", "crc32c"],
+    parse: |spec, codec, _| {
+        if codec.name == "crc32c" {
+            codec.allow_only(&[])?;
+        }
+        plain(spec, codec).map(Some)
+    },
+    check_input: |config, _| {
+        // it needs an extra package, which is rarely installed
+        let why = "numcodecs has it only together with another package; crc32 is in all of them";
+        Err(refused(config, why))
+    },
+    ..LOCATED
+};
+
+/// What is known of `fletcher32`.
+pub const FLETCHER32: CodecSpec = CodecSpec {
+    id: "fletcher32",
+    build: |config, _| Ok(boxed(config, fletcher32, false)),
+    v3_names: &["numcodecs.fletcher32"],
+    ..CodecSpec::BYTES
+};
+
+/// What is known of `jenkins_lookup3`. Its parameter `prefix` has no JSON form and so must be null.
+pub const JENKINS_LOOKUP3: CodecSpec = CodecSpec {
+    id: "jenkins_lookup3",
+    parameters: &["initval", "prefix"],
+    build: |config, _| {
+        if config.get("prefix").is_some() {
+            return Err(config.invalid("prefix", "is not bytes"));
+        }
+        let initval = config.int("initval", 0, 0, i64::from(u32::MAX))? as u32;
+        Ok(boxed(
+            config,
+            move |bytes: &[u8]| jenkins_lookup3::hash(bytes, initval),
+            false,
+        ))
+    },
+    v3_names: &["numcodecs.jenkins_lookup3"],
+    accepts: |_, name, value| match name {
+        "prefix" if value.is_null() => Ok(true),
+        "initval" => Ok(value.as_u64().is_some()),
+        _ => Ok(is_plain(value)),
+    },
+    ..CodecSpec::BYTES
+};
+
+/// A checksum with a `location`, to be completed.
+const LOCATED: CodecSpec = CodecSpec {
+    parameters: &["location"],
+    ..CodecSpec::BYTES
+};
 
 /// A function that returns the checksum of bytes.
 type ChecksumFn = Box<dyn Fn(&[u8]) -> u32 + Send + Sync>;
@@ -17,60 +93,30 @@ pub struct Checksum {
     is_at_start: bool,
 }
 
-impl Checksum {
-    /// Creates the filter that the id names. `jenkins_lookup3` has an initial value; its parameter
-    /// `prefix` has no JSON form and so must be null. `crc32`, `crc32c` and `adler32` have a
-    /// `location`, and `fletcher32` has no parameters.
-    pub fn new(config: &CodecConfig) -> Result<Self> {
-        let located = |default| {
-            config.allow_only(&["location"])?;
-            match config.text("location", default)? {
-                "start" => Ok(true),
-                "end" => Ok(false),
-                _ => Err(config.invalid("location", "is neither \"start\" nor \"end\"")),
-            }
-        };
-        let name = config.id.clone();
-        Ok(match name.as_str() {
-            "crc32" => Checksum {
-                name,
-                sum: Box::new(crc32fast::hash),
-                is_at_start: located("start")?,
-            },
-            "crc32c" => Checksum {
-                name,
-                sum: Box::new(crc32c::crc32c),
-                is_at_start: located("end")?,
-            },
-            "adler32" => Checksum {
-                name,
-                sum: Box::new(|bytes| simd_adler32::adler32(&bytes)),
-                is_at_start: located("start")?,
-            },
-            "fletcher32" => {
-                config.allow_only(&[])?;
-                Checksum {
-                    name,
-                    sum: Box::new(fletcher32),
-                    is_at_start: false,
-                }
-            }
-            _ => {
-                config.allow_only(&["initval", "prefix"])?;
-                if config.get("prefix").is_some() {
-                    return Err(config.invalid("prefix", "is not bytes"));
-                }
-                let initval = config.int("initval", 0, 0, i64::from(u32::MAX))? as u32;
-                let sum = Box::new(move |bytes: &[u8]| jenkins_lookup3::hash(bytes, initval));
-                Checksum {
-                    name,
-                    sum,
-                    is_at_start: false,
-                }
-            }
-        })
-    }
+/// Returns the filter that `config` names, with this checksum.
+fn boxed(
+    config: &CodecConfig,
+    sum: impl Fn(&[u8]) -> u32 + Send + Sync + 'static,
+    is_at_start: bool,
+) -> Box<dyn Codec> {
+    Box::new(Checksum {
+        name: config.id.clone(),
+        sum: Box::new(sum),
+        is_at_start,
+    })
+}
 
+/// Returns the filter that `config` names, whose checksum is where `location` says, or else at
+/// `default`.
+fn located(config: &CodecConfig, sum: fn(&[u8]) -> u32, default: &str) -> Result<Box<dyn Codec>> {
+    match config.text("location", default)? {
+        "start" => Ok(boxed(config, sum, true)),
+        "end" => Ok(boxed(config, sum, false)),
+        _ => Err(config.invalid("location", "is neither \"start\" nor \"end\"")),
+    }
+}
+
+impl Checksum {
     /// Checks that the bytes of `fletcher32` are not empty: numcodecs, which uses HDF5's code,
     /// refuses an empty buffer.
     fn check_empty(&self, bytes: &[u8]) -> CodecResult<()> {
@@ -88,19 +134,18 @@ impl Codec for Checksum {
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        let short = || {
-            CodecError::new(format!(
-                "{} bytes are too few to hold a {} checksum",
-                encoded.len(),
-                self.name
-            ))
-        };
         let split = if self.is_at_start {
             encoded.split_first_chunk().map(|(sum, data)| (data, sum))
         } else {
             encoded.split_last_chunk()
         };
-        let (data, stored) = split.ok_or_else(short)?;
+        let (data, stored) = split.ok_or_else(|| {
+            CodecError::new(format!(
+                "{} bytes are too few to hold a {} checksum",
+                encoded.len(),
+                self.name
+            ))
+        })?;
         self.check_empty(data)?;
         let room = buffer::front(out, data.len())?;
         if (self.sum)(data) != u32::from_le_bytes(*stored) {
@@ -128,10 +173,14 @@ impl Codec for Checksum {
     }
 }
 
+/// Adds the upper half of a sum of 16-bit words to the lower one.
+fn fold(sum: u32) -> u32 {
+    (sum & 0xffff) + (sum >> 16)
+}
+
 /// Returns HDF5's Fletcher checksum of big-endian 16-bit words. An odd last byte is the high byte
 /// of a word.
 fn fletcher32(bytes: &[u8]) -> u32 {
-    let fold = |s: u32| (s & 0xffff) + (s >> 16);
     let mut sum1 = 0u32;
     let mut sum2 = 0u32;
     let (words, last) = bytes.as_chunks::<2>();

@@ -1,9 +1,8 @@
 //! Helpers for the unit tests of compressors: sample bytes, round trips, and damage to small
 //! encodings.
 
-use super::{Codec, CodecError, Size, build};
+use super::{Codec, CodecConfig, CodecError, Size, build};
 use crate::util::json;
-use crate::zarr::metadata::CodecConfig;
 
 /// Returns the codec of a JSON object.
 pub fn codec(config: &str, itemsize: usize) -> Box<dyn Codec> {

@@ -2,40 +2,37 @@
 //! Source of the rules: `numcodecs.Delta`, which uses `numpy.diff`, and `numpy.cumsum` with its
 //! accumulator type.
 
-use super::items::{self, Items, Scalar, with_type};
+use super::items::{self, Items, NumberTypes, Scalar, with_type};
 use super::number::Number;
-use super::{Codec, CodecError, CodecResult, Size, buffer};
-use crate::error::{Error, Result};
+use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size, buffer};
+use crate::error::Result;
 use crate::zarr::dtype::DTypeKind;
-use crate::zarr::metadata::CodecConfig;
+
+/// What is known of the filter.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "delta",
+    parameters: &["dtype", "astype"],
+    build: |config, _| Ok(Box::new(Delta::new(config)?)),
+    v3_names: &["numcodecs.delta"],
+    ..CodecSpec::NUMBERS
+};
 
 /// The filter `delta`.
-pub struct Delta {
-    decoded: Items,
-    encoded: Items,
-}
+pub struct Delta(NumberTypes);
 
 impl Delta {
     /// Creates the filter from `dtype` and `astype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["dtype", "astype"])?;
-        let decoded = Items::param(config, "dtype", None)?;
-        let encoded = Items::param(config, "astype", Some(decoded))?;
-        let is_date = |name| {
-            Ok::<_, Error>(
-                config
-                    .dtype(name)?
-                    .is_some_and(|d| *d.kind() == DTypeKind::DateTime),
-            )
-        };
+        let types = NumberTypes::new(config, ["dtype", "astype"], |_| true)?;
+        let NumberTypes { decoded, encoded } = types;
         let mixed = (decoded.scalar == Scalar::Ticks) != (encoded.scalar == Scalar::Ticks);
-        if mixed || is_date("dtype")? || is_date("astype")? {
+        if mixed || is_date(config, "dtype")? || is_date(config, "astype")? {
             return Err(items::not_numeric(config, "dtype"));
         }
         if config.get("astype").is_some() && !items::same_units(config, "dtype", "astype")? {
             return Err(items::not_numeric(config, "astype"));
         }
-        Ok(Delta { decoded, encoded })
+        Ok(Delta(types))
     }
 
     fn decode_as<T: Number>(
@@ -45,7 +42,7 @@ impl Delta {
         out: &mut [u8],
     ) -> CodecResult<usize> {
         let mut sum: Option<T> = None;
-        items::decode(self.encoded, work, self.decoded, input, out, |block| {
+        self.0.decode(work, input, out, |block| {
             let (head, tail) = block.split_at_mut(T::SIZE);
             // adding the first item to zero would turn -0.0 into 0.0
             let first = sum.map_or_else(|| T::read(head), |sum| sum.add(T::read(head)));
@@ -61,37 +58,30 @@ impl Delta {
 
     fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let mut last: Option<T> = None;
-        items::encode(
-            self.decoded,
-            self.decoded.scalar,
-            self.encoded,
-            input,
-            out,
-            |block| {
-                let (head, tail) = block.split_at_mut(T::SIZE);
-                let mut before = T::read(head);
-                if let Some(last) = last {
-                    before.sub(last).write(head);
-                }
-                items::each::<T>(tail, |x| {
-                    let difference = x.sub(before);
-                    before = x;
-                    difference
-                });
-                last = Some(before);
-            },
-        )
+        self.0.encode(self.0.decoded.scalar, input, out, |block| {
+            let (head, tail) = block.split_at_mut(T::SIZE);
+            let mut before = T::read(head);
+            if let Some(last) = last {
+                before.sub(last).write(head);
+            }
+            items::each::<T>(tail, |x| {
+                let difference = x.sub(before);
+                before = x;
+                difference
+            });
+            last = Some(before);
+        })
     }
 
     /// Checks that the first item fits a signed encoded type. NumPy assigns this item, which can
     /// fail, but casts the differences, which wraps.
     fn check_first(&self, input: &[u8]) -> CodecResult<()> {
-        let from = self.decoded.scalar;
-        let to = self.encoded.scalar;
+        let NumberTypes { decoded, encoded } = self.0;
+        let from = decoded.scalar;
+        let to = encoded.scalar;
         let mut native = [0; 8];
-        let size = self.decoded.size();
         let head = input
-            .get(..size)
+            .get(..decoded.size())
             .ok_or_else(|| CodecError::new("delta can't encode an empty buffer"))?;
         if !to.is_signed() || matches!(from, Scalar::Bool | Scalar::Ticks) {
             return Ok(());
@@ -106,7 +96,7 @@ impl Delta {
         } else {
             Items::native(Scalar::F64)
         };
-        items::convert(self.decoded, wide.scalar, wide, head, &mut native, |_| {});
+        items::convert(decoded, wide.scalar, wide, head, &mut native, |_| {});
         let fits = match wide.scalar {
             Scalar::I64 => {
                 (-(limit as i128)..limit as i128).contains(&i128::from(i64::from_ne_bytes(native)))
@@ -124,28 +114,34 @@ impl Delta {
     }
 }
 
+/// Returns whether a parameter is a type of dates.
+fn is_date(config: &CodecConfig, name: &str) -> Result<bool> {
+    let dtype = config.dtype(name)?;
+    Ok(dtype.is_some_and(|dtype| *dtype.kind() == DTypeKind::DateTime))
+}
+
 impl Codec for Delta {
     fn encoded_size(&self, decoded: usize) -> Size {
-        self.decoded.encoded_size(self.encoded, decoded)
+        self.0.encoded_size(decoded)
     }
 
     fn encoded_itemsize(&self) -> usize {
-        self.encoded.size()
+        self.0.encoded.size()
     }
 
     fn is_lossless(&self) -> bool {
-        self.decoded.is_preserved_by(self.encoded)
+        self.0.are_preserved()
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        let work = self.encoded.scalar.promote(self.decoded.scalar);
+        let work = self.0.encoded.scalar.promote(self.0.decoded.scalar);
         with_type!(work, T => self.decode_as::<T>(work, encoded, out))
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        buffer::count(decoded, self.decoded.size())?;
+        buffer::count(decoded, self.0.decoded.size())?;
         self.check_first(decoded)?;
-        with_type!(self.decoded.scalar, T => self.encode_as::<T>(decoded, out))
+        with_type!(self.0.decoded.scalar, T => self.encode_as::<T>(decoded, out))
     }
 }
 

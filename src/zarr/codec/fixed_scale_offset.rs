@@ -2,19 +2,31 @@
 //! rules: `numcodecs.FixedScaleOffset` with NumPy 2, where a JSON integer takes the integer type of
 //! the array.
 
-use super::items::{self, Items, Scalar, with_type};
+use super::items::{self, Items, NumberTypes, Scalar, with_type};
 use super::number::Number;
-use super::{Codec, CodecError, CodecResult, Size};
+use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size};
 use crate::error::Result;
 use crate::util::json;
-use crate::zarr::metadata::CodecConfig;
+
+/// What is known of the filter.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "fixedscaleoffset",
+    parameters: &["offset", "scale", "dtype", "astype"],
+    build: |config, _| Ok(Box::new(FixedScaleOffset::new(config)?)),
+    v3_names: &["numcodecs.fixedscaleoffset"],
+    is_elementwise: true,
+    accepts: |config, name, value| match name {
+        "offset" | "scale" if value.is_number() => Ok(true),
+        _ => (CodecSpec::NUMBERS.accepts)(config, name, value),
+    },
+    ..CodecSpec::NUMBERS
+};
 
 /// The filter `fixedscaleoffset`.
 pub struct FixedScaleOffset {
     offset: Operand,
     scale: Operand,
-    decoded: Items,
-    encoded: Items,
+    types: NumberTypes,
 }
 
 /// A JSON number as Python reads it.
@@ -75,22 +87,14 @@ impl Operand {
 impl FixedScaleOffset {
     /// Creates the filter from `offset`, `scale`, `dtype` and `astype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["offset", "scale", "dtype", "astype"])?;
         let offset = Operand::new(config, "offset")?;
         let scale = Operand::new(config, "scale")?;
-        let decoded = Items::param(config, "dtype", None)?;
-        let encoded = Items::param(config, "astype", Some(decoded))?;
-        if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")]
-            .iter()
-            .find(|i| i.0.scalar == Scalar::Ticks)
-        {
-            return Err(items::not_numeric(config, name));
-        }
         Ok(FixedScaleOffset {
             offset,
             scale,
-            decoded,
-            encoded,
+            types: NumberTypes::new(config, ["dtype", "astype"], |scalar| {
+                scalar != Scalar::Ticks
+            })?,
         })
     }
 
@@ -102,7 +106,7 @@ impl FixedScaleOffset {
     ) -> CodecResult<usize> {
         let offset = T::from_f64(self.offset.float);
         let scale = T::from_f64(self.scale.float);
-        items::decode(self.encoded, work, self.decoded, input, out, |block| {
+        self.types.decode(work, input, out, |block| {
             items::each::<T>(block, |x| x.div(scale).add(offset));
         })
     }
@@ -116,7 +120,7 @@ impl FixedScaleOffset {
     ) -> CodecResult<()> {
         let offset = self.offset.value::<T>(work)?;
         let scale = self.scale.value::<T>(work)?;
-        items::encode(self.decoded, work, self.encoded, input, out, |block| {
+        self.types.encode(work, input, out, |block| {
             items::each::<T>(block, |x| x.sub(offset).mul(scale).round());
         })
     }
@@ -131,11 +135,19 @@ impl FixedScaleOffset {
         let offset = self.offset.integer_of::<T>(work)?;
         let mut moved = Vec::new();
         let native = Items::native(work);
-        items::encode(self.decoded, work, native, input, &mut moved, |block| {
+        let to_moved = NumberTypes {
+            encoded: native,
+            ..self.types
+        };
+        to_moved.encode(work, input, &mut moved, |block| {
             items::each::<T>(block, |x| x.sub(offset));
         })?;
+        let from_moved = NumberTypes {
+            decoded: native,
+            ..self.types
+        };
         let scale = self.scale.float;
-        items::encode(native, Scalar::F64, self.encoded, &moved, out, |block| {
+        from_moved.encode(Scalar::F64, &moved, out, |block| {
             items::each::<f64>(block, |x| (x * scale).round_ties_even());
         })
     }
@@ -143,11 +155,11 @@ impl FixedScaleOffset {
 
 impl Codec for FixedScaleOffset {
     fn encoded_size(&self, decoded: usize) -> Size {
-        self.decoded.encoded_size(self.encoded, decoded)
+        self.types.encoded_size(decoded)
     }
 
     fn encoded_itemsize(&self) -> usize {
-        self.encoded.size()
+        self.types.encoded.size()
     }
 
     fn is_lossless(&self) -> bool {
@@ -155,7 +167,7 @@ impl Codec for FixedScaleOffset {
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        let stored = self.encoded.scalar;
+        let stored = self.types.encoded.scalar;
         let work = if stored.is_integer() || stored == Scalar::Bool {
             Scalar::F64
         } else {
@@ -165,7 +177,7 @@ impl Codec for FixedScaleOffset {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        let given = self.decoded.scalar;
+        let given = self.types.decoded.scalar;
         if !(given.is_integer() || given == Scalar::Bool) {
             return with_type!(given, T => self.encode_as::<T>(given, decoded, out));
         }

@@ -2,26 +2,29 @@
 //! which skips NUL bytes after a member and refuses any other trailing byte. An early C++ writer
 //! stored zlib streams under this name, which are recognized by their first two bytes.
 
-use super::deflate::{self, Container};
+use super::CodecSpec;
+use super::deflate::{self, Container, Deflate};
 use super::streams::StreamError;
-use super::{Codec, CodecResult, encode_only};
-use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+use super::v3::{check_int, plain};
 
-/// The compressor `{"id": "gzip", "level": 1}`.
-pub struct Gzip {
-    level: CodecResult<i32>,
-}
-
-impl Gzip {
-    /// Creates the compressor from its parameters.
-    pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["level"])?;
-        Ok(Gzip {
-            level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)),
-        })
-    }
-}
+/// What is known of the compressor.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "gzip",
+    parameters: &["level"],
+    build: |config, _| Ok(Box::new(Deflate::new(config, Container::Gzip, decompress))),
+    v3_names: &["gzip", "numcodecs.gzip"],
+    parse: |spec, codec, _| {
+        if codec.name == "gzip" {
+            check_int(codec, "level", 0, 9)?;
+        }
+        plain(spec, codec).map(Some)
+    },
+    spell: Some(|configuration, _| {
+        configuration.entry("level").or_insert(1.into());
+    }),
+    defaults: r#"{"level": 1}"#,
+    ..CodecSpec::BYTES
+};
 
 /// Returns whether `bytes` start with a zlib header: deflate with a window of up to 32 KiB, and a
 /// check value that makes the two bytes a multiple of 31.
@@ -29,8 +32,13 @@ fn is_zlib(bytes: &[u8]) -> bool {
     matches!(*bytes, [a, b, ..] if a & 0x0f == 8 && a >> 4 <= 7 && (u32::from(a) * 256 + u32::from(b)) % 31 == 0)
 }
 
-/// Decodes the members of `encoded` and returns the number of bytes written.
-fn decode_members(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
+/// Decodes the members of `encoded`, or the zlib stream that it is, and returns the number of bytes
+/// written.
+fn decompress(encoded: &[u8], out: &mut [u8]) -> Result<usize, StreamError> {
+    if is_zlib(encoded) {
+        let (_, made) = deflate::decompress(Container::Zlib, encoded, out)?;
+        return Ok(made);
+    }
     let mut rest = encoded;
     let mut written = 0;
     while !rest.is_empty() {
@@ -48,21 +56,6 @@ fn decode_members(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, 
         rest = &rest[rest.iter().take_while(|b| **b == 0).count()..];
     }
     Ok(written)
-}
-
-impl Codec for Gzip {
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        let done = if is_zlib(encoded) {
-            deflate::decompress(Container::Zlib, encoded, out).map(|(_, made)| made)
-        } else {
-            decode_members(encoded, out)
-        };
-        done.map_err(|e| e.into_codec_error("gzip", encoded.len(), out.len()))
-    }
-
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        deflate::compress(Container::Gzip, self.level.clone()?, decoded, out)
-    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,9 @@
 //! filter of numbers calls this loop with its own step. The module must not know the filters.
 
 use super::number::Number;
-use super::{CodecResult, Size, buffer};
+use super::{CodecConfig, CodecResult, Size, buffer};
 use crate::error::{Error, Result};
 use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::CodecConfig;
 
 /// A type in which filters compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,19 +142,6 @@ impl Items {
         })
     }
 
-    /// Returns the size in bytes of `decoded` bytes of these items after they are cast to
-    /// `encoded`.
-    pub fn encoded_size(self, encoded: Items, decoded: usize) -> Size {
-        Size::Exact((decoded / self.size()).saturating_mul(encoded.size()))
-    }
-
-    /// Returns whether a cast to `encoded` items and back preserves all bytes. This holds for
-    /// integers cast to at least as many bits. Casts of floats change some NaNs, and casts of
-    /// booleans change bytes other than 0 and 1.
-    pub fn is_preserved_by(self, encoded: Items) -> bool {
-        self.scalar.is_integer() && encoded.scalar.is_integer() && encoded.size() >= self.size()
-    }
-
     /// Returns items in the machine's byte order.
     pub fn native(scalar: Scalar) -> Self {
         Items {
@@ -164,11 +150,13 @@ impl Items {
         }
     }
 
-    /// Returns the items of the dtype parameter `name`, or `default` if it is absent or null.
-    pub fn param(config: &CodecConfig, name: &str, default: Option<Items>) -> Result<Self> {
+    /// Returns the items of the dtype parameter `name`, or `None` if it is absent or null.
+    pub fn param(config: &CodecConfig, name: &str) -> Result<Option<Self>> {
         match config.dtype(name)? {
-            Some(dtype) => Items::of(&dtype).ok_or_else(|| not_numeric(config, name)),
-            None => default.ok_or_else(|| config.invalid(name, "is missing")),
+            Some(dtype) => Items::of(&dtype)
+                .map(Some)
+                .ok_or_else(|| not_numeric(config, name)),
+            None => Ok(None),
         }
     }
 
@@ -210,22 +198,19 @@ pub fn not_numeric(config: &CodecConfig, name: &str) -> Error {
 /// Returns whether no conversion of time units is needed: the dtype parameters `a` and `b` have the
 /// same unit, or at most one of them is a time.
 pub fn same_units(config: &CodecConfig, a: &str, b: &str) -> Result<bool> {
-    let unit = |name: &str| -> Result<Option<String>> {
-        let timed = config
-            .dtype(name)?
-            .is_some_and(|d| matches!(d.kind(), DTypeKind::TimeDelta | DTypeKind::DateTime));
-        let text = config.text(name, "")?;
-        Ok(timed.then(|| {
-            text.trim_start_matches(['<', '>', '=', '|'])
-                .get(2..)
-                .unwrap_or("")
-                .to_string()
-        }))
-    };
-    Ok(match (unit(a)?, unit(b)?) {
+    Ok(match (time_unit(config, a)?, time_unit(config, b)?) {
         (Some(a), Some(b)) => a == b,
         _ => true,
     })
+}
+
+/// Returns the unit in the dtype parameter `name` as it is spelled, or `None` if it is no time.
+fn time_unit<'a>(config: &'a CodecConfig, name: &str) -> Result<Option<&'a str>> {
+    if !config.dtype(name)?.is_some_and(|dtype| dtype.has_time()) {
+        return Ok(None);
+    }
+    let text = config.text(name, "")?;
+    Ok(text.trim_start_matches(['<', '>', '=', '|']).get(2..))
 }
 
 /// Number of items in a block.
@@ -296,35 +281,89 @@ pub fn convert(
     }
 }
 
-/// Converts items as [`convert`] does, into the front of `out`. Returns the number of bytes
-/// written.
-pub fn decode(
-    from: Items,
-    work: Scalar,
-    to: Items,
-    input: &[u8],
-    out: &mut [u8],
-    step: impl FnMut(&mut [u8]),
-) -> CodecResult<usize> {
-    let len = buffer::total(buffer::count(input, from.size())?, to.size())?;
-    convert(from, work, to, input, buffer::front(out, len)?, step);
-    Ok(len)
+/// The items that a filter of numbers decodes and encodes.
+#[derive(Clone, Copy, Debug)]
+pub struct NumberTypes {
+    /// The decoded items.
+    pub decoded: Items,
+    /// The encoded items.
+    pub encoded: Items,
 }
 
-/// Converts items as [`convert`] does, and appends them to `out`.
-pub fn encode(
-    from: Items,
-    work: Scalar,
-    to: Items,
-    input: &[u8],
-    out: &mut Vec<u8>,
-    step: impl FnMut(&mut [u8]),
-) -> CodecResult<()> {
-    let len = buffer::total(buffer::count(input, from.size())?, to.size())?;
-    let start = out.len();
-    out.resize(start + len, 0);
-    convert(from, work, to, input, &mut out[start..], step);
-    Ok(())
+impl NumberTypes {
+    /// Parses the types in the parameters of these names, which must be `accepted`. Encoded items
+    /// are like decoded ones if their type is not stated.
+    pub fn new(
+        config: &CodecConfig,
+        [decoded, encoded]: [&str; 2],
+        accepted: fn(Scalar) -> bool,
+    ) -> Result<Self> {
+        let of_decoded = Items::param(config, decoded)?;
+        let of_decoded = of_decoded.ok_or_else(|| config.invalid(decoded, "is missing"))?;
+        let types = NumberTypes {
+            decoded: of_decoded,
+            encoded: Items::param(config, encoded)?.unwrap_or(of_decoded),
+        };
+        for (items, name) in [(types.decoded, decoded), (types.encoded, encoded)] {
+            if !accepted(items.scalar) {
+                return Err(not_numeric(config, name));
+            }
+        }
+        Ok(types)
+    }
+
+    /// Returns the size of the encoding of `decoded` bytes.
+    pub fn encoded_size(self, decoded: usize) -> Size {
+        Size::Exact((decoded / self.decoded.size()).saturating_mul(self.encoded.size()))
+    }
+
+    /// Returns whether a cast to the encoded items and back preserves all bytes. This holds for
+    /// integers cast to at least as many bits. Casts of floats change some NaNs, and casts of
+    /// booleans change bytes other than 0 and 1.
+    pub fn are_preserved(self) -> bool {
+        let NumberTypes { decoded, encoded } = self;
+        decoded.scalar.is_integer()
+            && encoded.scalar.is_integer()
+            && encoded.size() >= decoded.size()
+    }
+
+    /// Decodes items as [`convert`] does, into the front of `out`. Returns the number of bytes
+    /// written.
+    pub fn decode(
+        self,
+        work: Scalar,
+        input: &[u8],
+        out: &mut [u8],
+        step: impl FnMut(&mut [u8]),
+    ) -> CodecResult<usize> {
+        let NumberTypes { decoded, encoded } = self;
+        let len = buffer::total(buffer::count(input, encoded.size())?, decoded.size())?;
+        convert(
+            encoded,
+            work,
+            decoded,
+            input,
+            buffer::front(out, len)?,
+            step,
+        );
+        Ok(len)
+    }
+
+    /// Encodes items as [`convert`] does, and appends them to `out`.
+    pub fn encode(
+        self,
+        work: Scalar,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        step: impl FnMut(&mut [u8]),
+    ) -> CodecResult<()> {
+        let NumberTypes { decoded, encoded } = self;
+        let len = buffer::total(buffer::count(input, decoded.size())?, encoded.size())?;
+        let start = out.len();
+        out.resize(start + len, 0);
+        convert(decoded, work, encoded, input, &mut out[start..], step);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -364,19 +403,24 @@ mod tests {
             .collect();
         let mut out = vec![0; wanted.len()];
         let step = |block: &mut [u8]| each::<f64>(block, |x| x + 1.0);
+        let widened = NumberTypes {
+            decoded: Items::native(Scalar::F64),
+            encoded: big,
+        };
         assert_eq!(
-            decode(
-                big,
-                Scalar::F64,
-                Items::native(Scalar::F64),
-                &input,
-                &mut out,
-                step
-            ),
+            widened.decode(Scalar::F64, &input, &mut out, step),
             Ok(out.len())
         );
         assert_eq!(out, wanted);
-        assert!(decode(big, Scalar::U16, big, &input, &mut [0; 2599], |_| {}).is_err());
-        assert!(decode(big, Scalar::U16, big, &input[..3], &mut [0; 2600], |_| {}).is_err());
+        let same = NumberTypes {
+            decoded: big,
+            encoded: big,
+        };
+        let copy = |input: &[u8], len| {
+            let mut out = vec![0; len];
+            same.decode(Scalar::U16, input, &mut out, |_| {})
+        };
+        assert!(copy(&input, 2599).is_err());
+        assert!(copy(&input[..3], 2600).is_err());
     }
 }

@@ -48,9 +48,12 @@ fn mix(state: &mut HashState) {
     *state = [a, b, c];
 }
 
+fn step(x: u32, y: u32, turn: u32) -> u32 {
+    (x ^ y).wrapping_sub(y.rotate_left(turn))
+}
+
 fn finish(state: &mut HashState) {
     let [mut a, mut b, mut c] = *state;
-    let step = |x: u32, y: u32, turn| (x ^ y).wrapping_sub(y.rotate_left(turn));
     c = step(c, b, 14);
     a = step(a, c, 11);
     b = step(b, a, 25);

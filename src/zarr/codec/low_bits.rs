@@ -2,9 +2,17 @@
 //! the upper bits; writers fill them with the sign. Source of the rule: the registry of Zarr
 //! extensions, data types `int2` to `uint4`.
 
-use super::{Codec, CodecResult, Size, buffer};
+use super::{Codec, CodecConfig, CodecResult, CodecSpec, Size, buffer};
 use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+use crate::zarr::real::narrow_integer;
+
+/// What is known of the codec, which no document states.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "low_bits",
+    parameters: &["dtype"],
+    build: |config, _| Ok(Box::new(LowBits::new(config)?)),
+    ..CodecSpec::BYTES
+};
 
 /// The codec `{"id": "low_bits", "dtype": "int4"}`, which only the parser of v3 documents adds.
 pub struct LowBits {
@@ -16,18 +24,10 @@ pub struct LowBits {
 impl LowBits {
     /// Creates the codec for the type `dtype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["dtype"])?;
-        let (bits, is_signed) = match config.text("dtype", "")? {
-            "int2" => (2, true),
-            "int4" => (4, true),
-            "uint2" => (2, false),
-            "uint4" => (4, false),
-            other => {
-                return Err(
-                    config.invalid("dtype", &format!("is {other:?}, no integer of 2 or 4 bits"))
-                );
-            }
-        };
+        let name = config.text("dtype", "")?;
+        let (bits, is_signed) = narrow_integer(name).ok_or_else(|| {
+            config.invalid("dtype", &format!("is {name:?}, no integer of 2 or 4 bits"))
+        })?;
         Ok(LowBits { bits, is_signed })
     }
 

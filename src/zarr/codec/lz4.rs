@@ -3,10 +3,24 @@
 //! others.
 
 use super::streams::StreamError;
-use super::{Codec, CodecError, CodecResult, encode_only};
-use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+use super::{Codec, CodecError, CodecResult, CodecSpec, encode_only};
 use std::ffi::{c_char, c_int};
+
+/// What is known of the compressor.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "lz4",
+    parameters: &["acceleration"],
+    build: |config, _| {
+        let acceleration = config.int("acceleration", 1, i64::from(i32::MIN), i64::from(i32::MAX));
+        // as in numcodecs, an acceleration below 1 counts as 1
+        let acceleration = encode_only(acceleration.map(|n| n.max(1) as i32));
+        Ok(Box::new(Lz4 { acceleration }))
+    },
+    v3_names: &["numcodecs.lz4", "lz4"],
+    defaults: r#"{"acceleration": 1}"#,
+    max_chunk: MAX_SIZE,
+    ..CodecSpec::BYTES
+};
 
 /// Maximum decoded size of an LZ4 block in bytes.
 const MAX_SIZE: usize = 0x7E00_0000;
@@ -14,18 +28,6 @@ const MAX_SIZE: usize = 0x7E00_0000;
 /// The compressor `{"id": "lz4", "acceleration": 1}`.
 pub struct Lz4 {
     acceleration: CodecResult<i32>,
-}
-
-impl Lz4 {
-    /// Creates the compressor from its parameters. An acceleration below 1 counts as 1, as in
-    /// numcodecs.
-    pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["acceleration"])?;
-        let acceleration = config.int("acceleration", 1, i64::from(i32::MIN), i64::from(i32::MAX));
-        Ok(Lz4 {
-            acceleration: encode_only(acceleration.map(|n| n.max(1) as i32)),
-        })
-    }
 }
 
 /// Decodes a whole block into the front of `out` and returns the number of bytes written. Returns
@@ -86,7 +88,7 @@ fn compress_block(decoded: &[u8], acceleration: i32, out: &mut Vec<u8>) -> Optio
 }
 
 /// Decodes the block and checks its decoded size.
-fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
+fn decompress(encoded: &[u8], out: &mut [u8]) -> Result<usize, StreamError> {
     let (size, block) = encoded.split_first_chunk().ok_or(StreamError::CutShort)?;
     let size = usize::try_from(i32::from_le_bytes(*size))
         .map_err(|_| StreamError::Invalid("the size is negative"))?;

@@ -4,16 +4,38 @@
 //! [`lzma_filters`](super::lzma_filters) has the filter chains.
 
 use super::lzma_filters::LzmaFilters;
+use super::spec::is_plain;
 use super::streams::{self, StreamError, StreamStep};
-use super::{Codec, CodecError, CodecResult, Size, encode_only};
+use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size, encode_only};
 use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+use crate::util::json::Value;
 use liblzma::stream::{Action, Check, Error, LzmaOptions, Status, Stream};
+
+/// What is known of the compressor.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "lzma",
+    parameters: &["format", "check", "preset", "filters"],
+    build: |config, _| Ok(Box::new(Lzma::new(config)?)),
+    v3_names: &["numcodecs.lzma"],
+    defaults: r#"{"preset": null, "format": 1, "check": -1, "filters": null}"#,
+    accepts: |config, name, value| match (name, value) {
+        ("filters", Value::Array(_)) => Ok(config.int("format", 1, 0, 3)? == 3),
+        ("preset" | "filters", Value::Null) => Ok(true),
+        ("preset", value) => Ok(value
+            .as_u64()
+            .is_some_and(|preset| preset <= u64::from(u32::MAX))),
+        _ => Ok(is_plain(value)),
+    },
+    ..CodecSpec::BYTES
+};
 
 /// Minimum memory limit of a decoder in bytes. The strongest preset claims 65 MiB for data of any
 /// size, but liblzma touches only the part that it fills. A limit of four times as much still
 /// refuses headers that claim gigabytes.
 const MIN_MEMORY_LIMIT: u64 = 256 << 20;
+
+/// Minimum dictionary size of liblzma in bytes.
+const MIN_DICT: u32 = 4096;
 
 /// The default preset of liblzma.
 const DEFAULT_PRESET: u32 = 6;
@@ -38,7 +60,6 @@ pub struct Lzma {
 impl Lzma {
     /// Creates the compressor from its parameters.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["format", "check", "preset", "filters"])?;
         let format = match config.int("format", 1, 0, 3)? {
             0 => LzmaFormat::Auto,
             1 => LzmaFormat::Xz,
@@ -78,7 +99,11 @@ impl Lzma {
     fn decoder(&self, room: usize) -> std::result::Result<Stream, Error> {
         let limit = MIN_MEMORY_LIMIT.max(2 * room as u64);
         match (self.format, &self.filters) {
-            (LzmaFormat::Raw, Some(chain)) => Stream::new_raw_decoder(&chain.for_decoding(room)?),
+            (LzmaFormat::Raw, Some(chain)) => {
+                // a larger dictionary would never be used
+                let max_dict = u32::try_from(room).unwrap_or(u32::MAX).max(MIN_DICT);
+                Stream::new_raw_decoder(&chain.build(max_dict)?)
+            }
             (LzmaFormat::Raw, None) => Err(Error::Options),
             (LzmaFormat::Auto, _) => Stream::new_auto_decoder(limit, 0),
             (LzmaFormat::Xz, _) => Stream::new_stream_decoder(limit, 0),
@@ -113,39 +138,45 @@ impl Lzma {
 
     /// Returns an encoder, or an error if the parameters contradict each other.
     fn encoder(&self) -> CodecResult<Stream> {
-        let fail = |why: &str| Err(CodecError(format!("lzma: can't encode: {why}")));
         let check = self.check.clone()?;
         let preset = self.preset.clone()?;
         if preset.is_some() && self.filters.is_some() {
-            return fail("preset and filters exclude each other");
+            return contradiction("preset and filters exclude each other");
         }
         if self.format != LzmaFormat::Xz && !matches!(check, None | Some(Check::None)) {
-            return fail("only format 1 has a check");
+            return contradiction("only format 1 has a check");
         }
         let preset = preset.unwrap_or(DEFAULT_PRESET);
         let stream = match (self.format, &self.filters) {
-            (LzmaFormat::Auto, _) => return fail("format 0 only decodes"),
+            (LzmaFormat::Auto, _) => return contradiction("format 0 only decodes"),
             (LzmaFormat::Xz, None) => {
                 Stream::new_easy_encoder(preset, check.unwrap_or(Check::Crc64))
             }
             (LzmaFormat::Xz, Some(chain)) => chain
-                .build()
+                .build(u32::MAX)
                 .and_then(|f| Stream::new_stream_encoder(&f, check.unwrap_or(Check::Crc64))),
             (LzmaFormat::Alone, None) => {
                 LzmaOptions::new_preset(preset).and_then(|o| Stream::new_lzma_encoder(&o))
             }
             (LzmaFormat::Alone, Some(chain)) => match chain.only_lzma1() {
-                Some(options) => options.build().and_then(|o| Stream::new_lzma_encoder(&o)),
-                None => return fail("format 2 takes one LZMA1 filter"),
+                Some(options) => options
+                    .build(u32::MAX)
+                    .and_then(|o| Stream::new_lzma_encoder(&o)),
+                None => return contradiction("format 2 takes one LZMA1 filter"),
             },
             (LzmaFormat::Raw, chain) => chain
                 .as_ref()
                 .ok_or(Error::Options)
-                .and_then(LzmaFilters::build)
+                .and_then(|chain| chain.build(u32::MAX))
                 .and_then(|f| Stream::new_raw_encoder(&f)),
         };
-        stream.or_else(|e| fail(&e.to_string()))
+        stream.or_else(|e| contradiction(&e.to_string()))
     }
+}
+
+/// Returns the error of parameters that cannot encode.
+fn contradiction<T>(why: &str) -> CodecResult<T> {
+    Err(CodecError(format!("lzma: can't encode: {why}")))
 }
 
 /// Returns the stream error for an error of liblzma.

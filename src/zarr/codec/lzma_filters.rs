@@ -8,9 +8,6 @@ const LZMA1: u64 = 0x4000_0000_0000_0001;
 const LZMA2: u64 = 0x21;
 const DELTA: u64 = 0x03;
 
-/// Minimum dictionary size of liblzma in bytes.
-const MIN_DICT: u32 = 4096;
-
 /// A chain of filters; the last one compresses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LzmaFilters(Vec<Filter>);
@@ -58,24 +55,13 @@ impl LzmaFilters {
         ))
     }
 
-    /// Returns liblzma's chain for encoding.
-    pub fn build(&self) -> Result<Filters, Error> {
-        self.with_dict(u32::MAX)
-    }
-
-    /// Returns liblzma's chain for decoding at most `room` bytes. A dictionary larger than that
-    /// would never be used, so it is not allocated.
-    pub fn for_decoding(&self, room: usize) -> Result<Filters, Error> {
-        self.with_dict(u32::try_from(room).unwrap_or(u32::MAX).max(MIN_DICT))
-    }
-
     /// Returns liblzma's chain with dictionaries of at most `max_dict` bytes.
-    fn with_dict(&self, max_dict: u32) -> Result<Filters, Error> {
+    pub fn build(&self, max_dict: u32) -> Result<Filters, Error> {
         let mut filters = Filters::new();
         for filter in &self.0 {
             match filter {
-                Filter::Lzma1(options) => filters.lzma1(&options.with_dict(max_dict)?),
-                Filter::Lzma2(options) => filters.lzma2(&options.with_dict(max_dict)?),
+                Filter::Lzma1(options) => filters.lzma1(&options.build(max_dict)?),
+                Filter::Lzma2(options) => filters.lzma2(&options.build(max_dict)?),
                 Filter::Delta(distance) => filters.delta_properties(&[*distance])?,
                 Filter::Bcj(id, offset) => push_bcj(&mut filters, *id, *offset)?,
             };
@@ -168,13 +154,8 @@ impl LzmaParameters {
         Ok(LzmaParameters { preset, options })
     }
 
-    /// Returns liblzma's options.
-    pub fn build(&self) -> Result<LzmaOptions, Error> {
-        self.with_dict(u32::MAX)
-    }
-
     /// Returns liblzma's options with a dictionary of at most `max_dict` bytes.
-    fn with_dict(&self, max_dict: u32) -> Result<LzmaOptions, Error> {
+    pub fn build(&self, max_dict: u32) -> Result<LzmaOptions, Error> {
         let mut options = LzmaOptions::new_preset(self.preset).map_err(|_| Error::Options)?;
         options.dict_size(preset_dict(self.preset).min(max_dict));
         for &(name, value) in &self.options {

@@ -2,37 +2,93 @@
 //! of Python objects. Objects have no form as flat bytes, so their encoding is passed through in
 //! both directions.
 
-use super::{Codec, CodecError, CodecResult, Size, buffer};
-use crate::error::Result;
+use super::spec::refused;
+use super::{Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, Size, buffer};
 use crate::util::json::{self, Value};
-use crate::zarr::metadata::CodecConfig;
+
+/// What is known of `json2`.
+pub const JSON2: CodecSpec = CodecSpec {
+    id: "json2",
+    parameters: &[
+        "encoding",
+        "skipkeys",
+        "ensure_ascii",
+        "check_circular",
+        "allow_nan",
+        "sort_keys",
+        "indent",
+        "separators",
+        "strict",
+    ],
+    // the defaults of numcodecs: this crate does not interpret the parameters
+    accepts: |_, name, value| {
+        Ok(match name {
+            "encoding" => value == "utf-8",
+            "skipkeys" => *value == Value::Bool(false),
+            "indent" => value.is_null(),
+            "separators" => value.is_null() || *value == json::json!([",", ":"]),
+            _ => *value == Value::Bool(true),
+        })
+    },
+    ..OBJECTS
+};
+
+/// What is known of `msgpack2`.
+pub const MSGPACK2: CodecSpec = CodecSpec {
+    id: "msgpack2",
+    parameters: &["use_single_float", "use_bin_type", "raw"],
+    // the defaults of numcodecs
+    accepts: |_, name, value| Ok(*value == Value::Bool(name == "use_bin_type")),
+    ..OBJECTS
+};
+
+/// What is known of `pickle`.
+pub const PICKLE: CodecSpec = CodecSpec {
+    id: "pickle",
+    parameters: &["protocol"],
+    check_input: |config, _| {
+        let why = "numcodecs reads no pickles unless told to: they may hold any program";
+        Err(refused(config, why))
+    },
+    ..OBJECTS
+};
+
+/// What is known of `vlen-array`.
+pub const VLEN_ARRAY: CodecSpec = CodecSpec {
+    id: "vlen-array",
+    parameters: &["dtype"],
+    check_input: |config, _| match config.dtype("dtype")? {
+        Some(item) if item.size() > 0 && !item.has_objects() => Ok(()),
+        _ => Err(config.invalid("dtype", "is missing, or no type of numbers")),
+    },
+    ..OBJECTS
+};
+
+/// What is known of `vlen-bytes`.
+pub const VLEN_BYTES: CodecSpec = CodecSpec {
+    id: "vlen-bytes",
+    v3_names: &["vlen-bytes"],
+    ..OBJECTS
+};
+
+/// What is known of `vlen-utf8`.
+pub const VLEN_UTF8: CodecSpec = CodecSpec {
+    id: "vlen-utf8",
+    v3_names: &["vlen-utf8"],
+    ..OBJECTS
+};
+
+/// A codec of objects, to be completed.
+const OBJECTS: CodecSpec = CodecSpec {
+    build: |_, _| Ok(Box::new(Passthrough)),
+    is_object_codec: true,
+    kind: CodecKind::ArrayToBytes,
+    spell: None,
+    ..CodecSpec::BYTES
+};
 
 /// A codec that leaves the bytes unchanged.
 pub struct Passthrough;
-
-impl Passthrough {
-    /// Creates the codec. Only the names of the parameters are checked.
-    pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(match config.id.as_str() {
-            "vlen-array" => &["dtype"],
-            "pickle" => &["protocol"],
-            "msgpack2" => &["use_single_float", "use_bin_type", "raw"],
-            "json2" => &[
-                "encoding",
-                "skipkeys",
-                "ensure_ascii",
-                "check_circular",
-                "allow_nan",
-                "sort_keys",
-                "indent",
-                "separators",
-                "strict",
-            ],
-            _ => &[],
-        })?;
-        Ok(Passthrough)
-    }
-}
 
 impl Codec for Passthrough {
     fn encoded_size(&self, _decoded: usize) -> Size {
@@ -85,20 +141,23 @@ pub fn check_objects(config: &CodecConfig, bytes: &[u8], items: u64) -> CodecRes
     }
 }
 
+fn no_list() -> CodecError {
+    CodecError::new("msgpack2: not a list")
+}
+
 /// Checks that `bytes` are one MessagePack array and nothing else. Source of the format:
 /// MessagePack specification, "Formats".
 fn check_message(bytes: &[u8]) -> CodecResult<()> {
-    let broken = || CodecError::new("msgpack2: not a list");
     if !matches!(bytes.first(), Some(0x90..=0x9f | 0xdc | 0xdd)) {
-        return Err(broken());
+        return Err(no_list());
     }
     // `left` is the number of values still expected; a container adds its members
     let mut rest = bytes;
     let mut left = 1u64;
     while left > 0 {
-        let (&first, after) = rest.split_first().ok_or_else(broken)?;
+        let (&first, after) = rest.split_first().ok_or_else(no_list)?;
         let number = |size: usize| {
-            let bytes = after.get(..size).ok_or_else(broken)?;
+            let bytes = after.get(..size).ok_or_else(no_list)?;
             Ok::<u64, CodecError>(bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte)))
         };
         // bytes of the length, bytes of the value after it, and number of members
@@ -116,27 +175,28 @@ fn check_message(bytes: &[u8]) -> CodecResult<()> {
             0xd9..=0xdb => (1 << (first - 0xd9), number(1 << (first - 0xd9))?, 0),
             0xdc | 0xdd => (2 << (first - 0xdc), 0, number(2 << (first - 0xdc))?),
             0xde | 0xdf => (2 << (first - 0xde), 0, 2 * number(2 << (first - 0xde))?),
-            0xc1 => return Err(broken()),
+            0xc1 => return Err(no_list()),
         };
         let skipped = usize::try_from(value)
             .ok()
             .and_then(|value| value.checked_add(length))
-            .ok_or_else(broken)?;
-        rest = after.get(skipped..).ok_or_else(broken)?;
+            .ok_or_else(no_list)?;
+        rest = after.get(skipped..).ok_or_else(no_list)?;
         left = left - 1 + members;
     }
     if rest.is_empty() {
         Ok(())
     } else {
-        Err(broken())
+        Err(no_list())
     }
 }
 
 /// Checks numcodecs' vlen format: the number of items, then each item after its length, all as
 /// little-endian 32-bit numbers.
 fn check_lengths(bytes: &[u8], items: u64, is_valid: impl Fn(&[u8]) -> bool) -> CodecResult<()> {
-    let short = || CodecError::new("cut short");
-    let (count, mut rest) = bytes.split_first_chunk().ok_or_else(short)?;
+    let (count, mut rest) = bytes
+        .split_first_chunk()
+        .ok_or_else(|| CodecError::new("cut short"))?;
     let count = u32::from_le_bytes(*count);
     if u64::from(count) != items {
         return Err(CodecError::new(format!(
@@ -144,10 +204,12 @@ fn check_lengths(bytes: &[u8], items: u64, is_valid: impl Fn(&[u8]) -> bool) -> 
         )));
     }
     for i in 0..count {
-        let (len, after) = rest.split_first_chunk().ok_or_else(short)?;
+        let (len, after) = rest
+            .split_first_chunk()
+            .ok_or_else(|| CodecError::new("cut short"))?;
         let (item, after) = after
             .split_at_checked(u32::from_le_bytes(*len) as usize)
-            .ok_or_else(short)?;
+            .ok_or_else(|| CodecError::new("cut short"))?;
         if !is_valid(item) {
             return Err(CodecError::new(format!("item {i} is not UTF-8")));
         }

@@ -1,19 +1,53 @@
 //! The filter `packbits`: one byte with the number of padding bits, then eight booleans in each
 //! byte, the first one in the highest bit. Source of the rules: `numcodecs.PackBits`.
 
-use super::{Codec, CodecError, CodecResult, Size, buffer};
-use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+use super::spec::refused;
+use super::v3::plain;
+use super::{
+    ArrayInput, Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, Size, buffer,
+};
+use crate::error::{Error, Result};
+use crate::zarr::dtype::DTypeKind;
+use crate::zarr::extension::Extension;
+use crate::zarr::layout::byte_size;
+
+/// What is known of the filter.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "packbits",
+    build: |_, _| Ok(Box::new(PackBits)),
+    v3_names: &["numcodecs.packbits"],
+    parse: parse_v3,
+    kind: CodecKind::Array,
+    check_input: |config, given| match given.items.kind() {
+        DTypeKind::Bool => Ok(()),
+        _ => Err(refused(
+            config,
+            "keeps booleans alone, other values would be lost",
+        )),
+    },
+    ..CodecSpec::BYTES
+};
 
 /// The filter `packbits`, which has no parameters.
 pub struct PackBits;
 
-impl PackBits {
-    /// Creates the filter.
-    pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&[])?;
-        Ok(PackBits)
+/// Translates the codec of v3, which encodes an array of booleans into an array of bytes.
+fn parse_v3(
+    spec: &CodecSpec,
+    codec: &Extension,
+    input: &mut ArrayInput,
+) -> Result<Option<CodecConfig>> {
+    let config = plain(spec, codec)?;
+    if input.element(codec)? != "|b1" {
+        return Err(Error::damaged(
+            "codecs: \"numcodecs.packbits\" encodes booleans alone",
+        ));
     }
+    let items = byte_size(&input.shape, 1).map_or(u64::MAX, |items| items as u64);
+    (input.element, input.itemsize) = (Some("|u1".into()), 1);
+    // numcodecs puts the number of unused bits first
+    (input.shape, input.axes) = (vec![1 + items.div_ceil(8)], None);
+    Ok(Some(config))
 }
 
 impl Codec for PackBits {
@@ -40,13 +74,12 @@ impl Codec for PackBits {
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         out.push((decoded.len().wrapping_neg() % 8) as u8);
-        let pack = |bools: &[u8]| {
+        out.extend(decoded.chunks(8).map(|bools| {
             bools
                 .iter()
                 .enumerate()
                 .fold(0, |bits, (i, &b)| bits | u8::from(b != 0) << (7 - i))
-        };
-        out.extend(decoded.chunks(8).map(pack));
+        }));
         Ok(())
     }
 }

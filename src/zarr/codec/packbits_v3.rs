@@ -2,11 +2,23 @@
 //! without gaps, the least significant bit first. `packbits` of numcodecs packs the most
 //! significant bit first. Source of the rules: the registry of Zarr extensions, "packbits codec".
 
-use super::word::{load, store};
-use super::{Codec, CodecError, CodecResult, Size, buffer};
+use super::v3::with_dtype;
+use super::{Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, Size, buffer};
 use crate::error::{Error, Result};
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::CodecConfig;
+use crate::zarr::real::{RealKind, RealType};
+use crate::zarr::word::{load, store};
+
+/// What is known of the codec.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "packbits_v3",
+    parameters: &["dtype", "padding_encoding", "first_bit", "last_bit"],
+    build: |config, _| Ok(Box::new(PackBitsV3::new(config)?)),
+    v3_names: &["packbits"],
+    kind: CodecKind::ArrayToBytes,
+    parse: with_dtype,
+    spell: None,
+    ..CodecSpec::BYTES
+};
 
 /// The codec `packbits_v3`.
 #[derive(Debug)]
@@ -51,7 +63,6 @@ enum Padding {
 impl PackBitsV3 {
     /// Creates the codec from `dtype`, `padding_encoding`, `first_bit` and `last_bit`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["dtype", "padding_encoding", "first_bit", "last_bit"])?;
         config.required("dtype")?;
         let name = config.text("dtype", "")?;
         let component = Component::of(name).ok_or_else(|| {
@@ -193,61 +204,29 @@ impl Component {
     /// Returns the component of the element type `name`, or `None` if the registry does not define
     /// how to pack it.
     fn of(name: &str) -> Option<Self> {
-        let (is_big_endian, bare) = match name.strip_prefix('>') {
-            Some(bare) => (true, bare),
-            None => (false, name.trim_start_matches(['<', '|'])),
-        };
-        let (per_item, real) = bare
-            .strip_prefix("complex_")
-            .map_or((1, bare), |real| (2, real));
-        let narrow = |bits, kind| (1, bits, kind);
-        let (size, bits, kind) = match real {
-            "int2" | "int4" if per_item == 2 => return None,
-            "int2" => narrow(2, ComponentKind::Signed),
-            "int4" => narrow(4, ComponentKind::Signed),
-            "uint2" | "uint4" if per_item == 2 => return None,
-            "uint2" => narrow(2, ComponentKind::Other),
-            "uint4" | "float4_e2m1fn" => narrow(4, ComponentKind::Other),
-            "float6_e2m3fn" | "float6_e3m2fn" => narrow(6, ComponentKind::Other),
-            _ if real.starts_with("float8_") => narrow(8, ComponentKind::Other),
-            "bfloat16" => (2, 16, ComponentKind::Other),
-            "float16" if per_item == 2 => (2, 16, ComponentKind::Other),
-            _ if per_item == 2 => return None,
-            _ => return Self::of_numpy(name),
+        if name == "|b1" {
+            return Some(Component {
+                size: 1,
+                bits: 1,
+                kind: ComponentKind::Bool,
+                is_big_endian: false,
+                per_item: 1,
+            });
+        }
+        let (real, per_item) = RealType::parse_parts(name)?;
+        let (bits, kind) = match real.kind {
+            RealKind::Integer {
+                bits,
+                is_signed: true,
+            } => (bits, ComponentKind::Signed),
+            RealKind::Integer { bits, .. } => (bits, ComponentKind::Other),
+            RealKind::Float(format) => (format.bits(), ComponentKind::Other),
         };
         Some(Component {
-            size,
+            size: real.size,
             bits,
             kind,
-            is_big_endian,
-            per_item,
-        })
-    }
-
-    /// Returns the component of a type that NumPy has.
-    fn of_numpy(name: &str) -> Option<Self> {
-        let dtype = DType::parse_str(name)
-            .ok()
-            .filter(|dtype| dtype.size() <= 16)?;
-        let (kind, per_item) = match dtype.kind() {
-            DTypeKind::Bool => (ComponentKind::Bool, 1),
-            DTypeKind::Int => (ComponentKind::Signed, 1),
-            DTypeKind::UInt => (ComponentKind::Other, 1),
-            DTypeKind::Float if dtype.size() <= 8 => (ComponentKind::Other, 1),
-            DTypeKind::Complex => (ComponentKind::Other, 2),
-            _ => return None,
-        };
-        let size = dtype.size() / per_item;
-        let bits = if kind == ComponentKind::Bool {
-            1
-        } else {
-            8 * size as u32
-        };
-        Some(Component {
-            size,
-            bits,
-            kind,
-            is_big_endian: dtype.is_big_endian(),
+            is_big_endian: real.is_big_endian,
             per_item,
         })
     }

@@ -4,14 +4,36 @@
 
 use super::items::{Items, Scalar};
 use super::number::Number;
-use super::{Codec, CodecError, CodecResult, Size, buffer};
+use super::v3::with_dtype;
+use super::{
+    Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, ItemTypes, Size, buffer,
+};
 use crate::error::{Error, Result};
-use crate::zarr::metadata::CodecConfig;
 use pco::data_types::{Number as PcoNumber, NumberType};
 use pco::errors::PcoError;
 use pco::metadata::{ChunkMeta, DeltaEncoding};
 use pco::standalone::{self, guarantee};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec, PagingSpec, wrapped};
+
+/// What is known of the compressor.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "pcodec",
+    parameters: &[
+        "dtype",
+        "level",
+        "mode_spec",
+        "delta_spec",
+        "paging_spec",
+        "delta_encoding_order",
+        "equal_pages_up_to",
+    ],
+    build: |config, _| Ok(Box::new(Pcodec::new(config)?)),
+    items: ItemTypes::Numbers,
+    v3_names: &["numcodecs.pcodec"],
+    kind: CodecKind::ArrayToBytes,
+    parse: with_dtype,
+    ..CodecSpec::BYTES
+};
 
 /// Number of numbers decoded at a time: a multiple of 256, as the library requires.
 const BATCH: usize = 1024;
@@ -35,16 +57,8 @@ impl Pcodec {
     /// Creates the compressor from `dtype`, which the caller adds to the parameters of numcodecs.
     /// Decoding needs no other parameter.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&[
-            "dtype",
-            "level",
-            "mode_spec",
-            "delta_spec",
-            "paging_spec",
-            "delta_encoding_order",
-            "equal_pages_up_to",
-        ])?;
-        let items = Items::param(config, "dtype", None)?;
+        let items = Items::param(config, "dtype")?;
+        let items = items.ok_or_else(|| config.invalid("dtype", "is missing"))?;
         if items.swapped || !is_supported(items.scalar) {
             let name = config.text("dtype", "")?;
             return Err(Error::unsupported(format!(

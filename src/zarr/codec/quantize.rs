@@ -1,65 +1,58 @@
 //! The filter `quantize`: floats rounded to a multiple of a power of two that preserves a number of
 //! decimal digits. Source of the rules: `numcodecs.Quantize`.
 
-use super::items::{self, Items, Scalar};
+use super::items::{self, NumberTypes, Scalar};
 use super::number::Number;
-use super::{Codec, CodecResult, Size};
+use super::{Codec, CodecConfig, CodecResult, CodecSpec, Size};
 use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+
+/// What is known of the filter.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "quantize",
+    parameters: &["digits", "dtype", "astype"],
+    build: |config, _| Ok(Box::new(Quantize::new(config)?)),
+    v3_names: &["numcodecs.quantize"],
+    is_elementwise: true,
+    ..CodecSpec::NUMBERS
+};
 
 /// The filter `quantize`.
 pub struct Quantize {
     /// The inverse of the power of two to whose multiples numbers are rounded.
     scale: f64,
-    decoded: Items,
-    encoded: Items,
+    types: NumberTypes,
 }
 
 impl Quantize {
     /// Creates the filter from `digits`, `dtype` and `astype`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["digits", "dtype", "astype"])?;
         config.required("digits")?;
         // beyond these limits numcodecs' computation overflows
         let digits = config.int("digits", 0, -308, 307)?;
         let bits = (digits as f64 * std::f64::consts::LOG2_10).ceil();
-        let decoded = Items::param(config, "dtype", None)?;
-        let encoded = Items::param(config, "astype", Some(decoded))?;
-        if let Some((_, name)) = [(decoded, "dtype"), (encoded, "astype")]
-            .iter()
-            .find(|i| !i.0.scalar.is_float())
-        {
-            return Err(items::not_numeric(config, name));
-        }
+        let types = NumberTypes::new(config, ["dtype", "astype"], Scalar::is_float)?;
         Ok(Quantize {
             scale: bits.exp2(),
-            decoded,
-            encoded,
+            types,
         })
     }
 
     fn encode_as<T: Number>(&self, input: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let scale = T::from_f64(self.scale);
-        items::encode(
-            self.decoded,
-            self.decoded.scalar,
-            self.encoded,
-            input,
-            out,
-            |block| {
+        self.types
+            .encode(self.types.decoded.scalar, input, out, |block| {
                 items::each::<T>(block, |x| scale.mul(x).round().div(scale));
-            },
-        )
+            })
     }
 }
 
 impl Codec for Quantize {
     fn encoded_size(&self, decoded: usize) -> Size {
-        self.decoded.encoded_size(self.encoded, decoded)
+        self.types.encoded_size(decoded)
     }
 
     fn encoded_itemsize(&self) -> usize {
-        self.encoded.size()
+        self.types.encoded.size()
     }
 
     fn is_lossless(&self) -> bool {
@@ -67,18 +60,12 @@ impl Codec for Quantize {
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        items::decode(
-            self.encoded,
-            self.encoded.scalar,
-            self.decoded,
-            encoded,
-            out,
-            |_| {},
-        )
+        self.types
+            .decode(self.types.encoded.scalar, encoded, out, |_| {})
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        match self.decoded.scalar {
+        match self.types.decoded.scalar {
             Scalar::F16 => self.encode_as::<half::f16>(decoded, out),
             Scalar::F32 => self.encode_as::<f32>(decoded, out),
             _ => self.encode_as::<f64>(decoded, out),

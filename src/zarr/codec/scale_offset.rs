@@ -1,12 +1,24 @@
 //! The codec `scale_offset` of Zarr v3: numbers stored as `(x - offset) * scale`, in the arithmetic
 //! of their type. Source of the rules: the registry of Zarr extensions, "scale_offset codec".
 
-use super::real::{RealKind, RealType};
-use super::{Codec, CodecError, CodecResult, Size, buffer};
+use super::v3::with_dtype;
+use super::{Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, Size, buffer};
 use crate::error::{Error, Result};
-use crate::util::json::Value;
 use crate::zarr::float_format::{FloatFormat, RoundingMode};
-use crate::zarr::metadata::CodecConfig;
+use crate::zarr::real::{RealKind, RealType};
+
+/// What is known of the codec.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "scale_offset",
+    parameters: &["dtype", "offset", "scale"],
+    build: |config, _| Ok(Box::new(ScaleOffset::new(config)?)),
+    v3_names: &["scale_offset"],
+    kind: CodecKind::Array,
+    parse: with_dtype,
+    spell: None,
+    is_elementwise: true,
+    ..CodecSpec::BYTES
+};
 
 /// The codec `scale_offset`.
 #[derive(Debug)]
@@ -33,7 +45,6 @@ enum Arithmetic {
 impl ScaleOffset {
     /// Creates the codec from `dtype`, `offset` (0 if absent) and `scale` (1 if absent).
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["dtype", "offset", "scale"])?;
         config.required("dtype")?;
         let name = config.text("dtype", "")?;
         let items = RealType::parse(name).ok_or_else(|| {
@@ -41,17 +52,8 @@ impl ScaleOffset {
                 "codec \"scale_offset\": cannot compute with dtype {name:?}"
             ))
         })?;
-        let scalar = |parameter: &str| {
-            let parse = |value: &Value| items.scalar(value);
-            match config.get(parameter) {
-                Some(value) => parse(value)
-                    .map(Some)
-                    .ok_or_else(|| config.invalid(parameter, "does not fit the items")),
-                None => Ok(None),
-            }
-        };
-        let offset = scalar("offset")?;
-        let scale = scalar("scale")?;
+        let offset = operand(config, "offset", items)?;
+        let scale = operand(config, "scale", items)?;
         let arithmetic = match items.kind {
             RealKind::Integer { .. } => Arithmetic::Integer {
                 offset: offset.map_or(0, |bits| items.integer(bits)),
@@ -133,6 +135,17 @@ impl ScaleOffset {
             self.items.store(result, to);
         }
         Ok(())
+    }
+}
+
+/// Returns the bits of a parameter in the type of the items, or `None` if it is absent.
+fn operand(config: &CodecConfig, name: &str, items: RealType) -> Result<Option<u64>> {
+    let Some(value) = config.get(name) else {
+        return Ok(None);
+    };
+    match items.scalar(value) {
+        Some(bits) => Ok(Some(bits)),
+        None => Err(config.invalid(name, "does not fit the items")),
     }
 }
 

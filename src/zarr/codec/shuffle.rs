@@ -3,25 +3,39 @@
 //! the whole buffer.
 
 use super::blosc::unshuffle;
-use super::{Codec, CodecResult, Size, buffer};
-use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+use super::spec::refused;
+use super::{Codec, CodecResult, CodecSpec, Size, buffer};
+
+/// What is known of the filter.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "shuffle",
+    parameters: &["elementsize"],
+    build: |config, _| {
+        // a size of 1 or less leaves the bytes unchanged
+        let size = config.int("elementsize", 4, i64::MIN, i64::MAX)?;
+        let size = usize::try_from(size).unwrap_or(0).max(1);
+        Ok(Box::new(Shuffle { size }))
+    },
+    v3_names: &["numcodecs.shuffle", "shuffle"],
+    spell: Some(|configuration, _| {
+        // without it zarr-python uses the size of the array's items
+        configuration.entry("elementsize").or_insert(4.into());
+    }),
+    check_input: |config, given| {
+        if given.is_variable && config.int("elementsize", 4, 0, i64::MAX)? > 1 {
+            let why = "can't shuffle compressed bytes, whose number may be odd";
+            return Err(refused(config, why));
+        }
+        Ok(())
+    },
+    accepts: |_, _, value| Ok(value.as_i64().is_some_and(|size| size > 0)),
+    ..CodecSpec::BYTES
+};
 
 /// The filter `shuffle`.
 pub struct Shuffle {
     /// Size of an item in bytes, at least 1.
     size: usize,
-}
-
-impl Shuffle {
-    /// Creates the filter from `elementsize`. A size of 1 or less leaves the bytes unchanged.
-    pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["elementsize"])?;
-        let size = config.int("elementsize", 4, i64::MIN, i64::MAX)?;
-        Ok(Shuffle {
-            size: usize::try_from(size).unwrap_or(0).max(1),
-        })
-    }
 }
 
 /// Number of bytes processed together, so that they stay in the cache while each plane is written.

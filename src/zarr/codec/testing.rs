@@ -1,8 +1,7 @@
 //! Helpers for the unit tests of filters: a codec from its JSON, and checks of both directions.
 
-use super::{Codec, build};
+use super::{Codec, CodecConfig, build};
 use crate::util::json;
-use crate::zarr::metadata::CodecConfig;
 
 /// Parses a configuration.
 pub fn config(text: &str) -> CodecConfig {

@@ -2,11 +2,27 @@
 //! of the rules: the Zarr v3 specification, "Transpose codec". The codec knows the size of the
 //! items, not their type.
 
-use super::{Codec, CodecError, CodecResult, Size, buffer};
+use super::{
+    ArrayInput, Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, ItemTypes, Size,
+    buffer, vlen_transpose,
+};
 use crate::error::Result;
-use crate::util::json::Value;
+use crate::util::json::{self, Map, Value};
+use crate::zarr::extension::Extension;
 use crate::zarr::layout::{byte_size, is_permutation, permute};
-use crate::zarr::metadata::CodecConfig;
+
+/// What is known of the codec.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "transpose",
+    parameters: &["shape", "order"],
+    build: |config, itemsize| Ok(Box::new(Transpose::new(config, itemsize)?)),
+    items: ItemTypes::Kept,
+    v3_names: &["transpose"],
+    kind: CodecKind::Array,
+    parse: |_, codec, input| parse_v3(codec, input),
+    spell: None,
+    ..CodecSpec::BYTES
+};
 
 /// The codec `transpose`.
 pub struct Transpose {
@@ -93,9 +109,8 @@ pub(super) struct AxisOrder {
 }
 
 impl AxisOrder {
-    /// Parses the parameters `shape` and `order`, and refuses any other.
+    /// Parses the parameters `shape` and `order`.
     pub(super) fn parse(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["shape", "order"])?;
         let shape = numbers(config, "shape")?;
         let order: Vec<usize> = numbers(config, "order")?
             .iter()
@@ -116,15 +131,59 @@ impl AxisOrder {
     }
 }
 
+/// Translates the codec of v3. Returns `None` if the items keep their places.
+fn parse_v3(codec: &Extension, input: &mut ArrayInput) -> Result<Option<CodecConfig>> {
+    codec.allow_only(&["order"])?;
+    let order = order_v3(codec, input.shape.len())?;
+    if order.iter().copied().eq(0..order.len()) {
+        return Ok(None);
+    }
+    let config = transposition(&input.shape, &order, input.is_variable);
+    input.shape = order.iter().map(|&axis| input.shape[axis]).collect();
+    if let Some(axes) = &mut input.axes {
+        *axes = order.iter().map(|&axis| axes[axis]).collect();
+    }
+    Ok(Some(config))
+}
+
+/// Parses `order`. Drafts of v3 had `"C"` and `"F"`.
+fn order_v3(codec: &Extension, dimensions: usize) -> Result<Vec<usize>> {
+    match codec.get("order").and_then(json::text) {
+        Some("C") => return Ok((0..dimensions).collect()),
+        Some("F") => return Ok((0..dimensions).rev().collect()),
+        _ => {}
+    }
+    let order = codec.lengths("order")?;
+    let order: Vec<usize> = order.into_iter().map(|axis| axis as usize).collect();
+    if is_permutation(&order, dimensions) {
+        Ok(order)
+    } else {
+        let why = format!("is not a permutation of {dimensions} dimensions");
+        Err(codec.invalid("order", &why))
+    }
+}
+
+/// Returns the codec that transposes chunks of shape `shape`, whose items may have variable
+/// length: axis `i` of the encoded chunk is axis `order[i]`.
+pub fn transposition(shape: &[u64], order: &[usize], is_variable: bool) -> CodecConfig {
+    let spec = if is_variable {
+        &vlen_transpose::SPEC
+    } else {
+        &SPEC
+    };
+    CodecConfig::new(spec.id, Map::new())
+        .with("shape", shape.into())
+        .with("order", order.into())
+}
+
 /// Returns the parameter `name`, a list of non-negative integers.
 fn numbers(config: &CodecConfig, name: &str) -> Result<Vec<u64>> {
     let list = config
         .required(name)?
         .as_array()
         .ok_or_else(|| config.invalid(name, "is not a list"))?;
-    let number = |value: &Value| value.as_u64();
     list.iter()
-        .map(number)
+        .map(Value::as_u64)
         .collect::<Option<_>>()
         .ok_or_else(|| config.invalid(name, "is not a list of sizes"))
 }

@@ -4,10 +4,17 @@
 //! `numcodecs.vlen`.
 
 use super::transpose::AxisOrder;
-use super::{Codec, CodecError, CodecResult, Size, buffer};
+use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size, buffer};
 use crate::error::Result;
 use crate::zarr::layout::{byte_size, permute};
-use crate::zarr::metadata::CodecConfig;
+
+/// What is known of the codec.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "vlen_transpose",
+    parameters: &["shape", "order"],
+    build: |config, _| Ok(Box::new(VlenTranspose::new(config)?)),
+    ..CodecSpec::BYTES
+};
 
 /// Size in bytes of a count or length.
 const LENGTH: usize = size_of::<u32>();

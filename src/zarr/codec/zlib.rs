@@ -1,37 +1,27 @@
 //! The compressor `zlib`: one zlib stream, whose checksum is verified. Source of the rules:
 //! Python's `zlib.compress` and `zlib.decompress`; the latter ignores bytes after the stream.
 
-use super::deflate::{self, Container};
-use super::{Codec, CodecResult, encode_only};
-use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
+use super::CodecSpec;
+use super::deflate::{self, Container, Deflate};
 
-/// The compressor `{"id": "zlib", "level": 1}`.
-pub struct Zlib {
-    level: CodecResult<i32>,
-}
-
-impl Zlib {
-    /// Creates the compressor from its parameters.
-    pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["level"])?;
-        Ok(Zlib {
-            level: encode_only(config.int("level", 1, -1, 9).map(|n| n as i32)),
-        })
-    }
-}
-
-impl Codec for Zlib {
-    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
-        let done = deflate::decompress(Container::Zlib, encoded, out);
-        done.map(|(_, made)| made)
-            .map_err(|e| e.into_codec_error("zlib", encoded.len(), out.len()))
-    }
-
-    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        deflate::compress(Container::Zlib, self.level.clone()?, decoded, out)
-    }
-}
+/// What is known of the compressor.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "zlib",
+    parameters: &["level"],
+    build: |config, _| {
+        Ok(Box::new(Deflate::new(
+            config,
+            Container::Zlib,
+            |encoded, out| {
+                let (_, made) = deflate::decompress(Container::Zlib, encoded, out)?;
+                Ok(made)
+            },
+        )))
+    },
+    v3_names: &["numcodecs.zlib", "zlib"],
+    defaults: r#"{"level": 1}"#,
+    ..CodecSpec::BYTES
+};
 
 #[cfg(test)]
 mod tests {

@@ -3,13 +3,35 @@
 //! frames. It refuses the formats before zstd 1.0, whose decoders in the library are no longer
 //! tested.
 
+use super::spec::is_plain;
 use super::streams::StreamError;
-use super::{Codec, CodecError, CodecResult, PartialDecode, encode_only};
+use super::v3::{check_int, plain};
+use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
 use crate::error::Result;
-use crate::zarr::metadata::CodecConfig;
 use std::cell::RefCell;
 use zstd_safe::zstd_sys::ZSTD_ErrorCode;
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+
+/// What is known of the compressor.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "zstd",
+    parameters: &["level", "checksum"],
+    build: |config, _| Ok(Box::new(Zstd::new(config)?)),
+    v3_names: &["zstd", "numcodecs.zstd"],
+    parse: |spec, codec, _| {
+        if codec.name == "zstd" {
+            check_int(codec, "level", -131_072, 22)?;
+        }
+        plain(spec, codec).map(Some)
+    },
+    spell: Some(|configuration, _| {
+        configuration.entry("level").or_insert(0.into());
+        configuration.entry("checksum").or_insert(false.into());
+    }),
+    defaults: r#"{"level": 1}"#,
+    accepts: |_, name, value| Ok(is_plain(value) || name == "checksum" && value.is_boolean()),
+    ..CodecSpec::BYTES
+};
 
 /// The compressor `{"id": "zstd", "level": 0, "checksum": false}`.
 pub struct Zstd {
@@ -21,7 +43,6 @@ impl Zstd {
     /// Creates the compressor from its parameters. A level above the highest counts as the highest,
     /// as in numcodecs.
     pub fn new(config: &CodecConfig) -> Result<Self> {
-        config.allow_only(&["level", "checksum"])?;
         let level = config.int("level", 0, -131_072, i64::MAX);
         let level = encode_only(level.map(|n| n.min(i64::from(zstd_safe::max_c_level())) as i32));
         let checksum = match config.get("checksum") {
@@ -174,18 +195,17 @@ impl ZstdFrame {
 
 /// Returns the stream error for an error code of the library.
 fn stream_error(code: zstd_safe::ErrorCode) -> StreamError {
+    const TOO_SMALL: usize = ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize;
+    const WRONG_SIZE: usize = ZSTD_ErrorCode::ZSTD_error_srcSize_wrong as usize;
+    const WRONG_CHECKSUM: usize = ZSTD_ErrorCode::ZSTD_error_checksum_wrong as usize;
+    const WRONG_DICTIONARY: usize = ZSTD_ErrorCode::ZSTD_error_dictionary_wrong as usize;
     // the library returns its codes negated
-    let is = |error: ZSTD_ErrorCode| code == (error as usize).wrapping_neg();
-    match () {
-        () if is(ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall) => StreamError::TooLong,
-        () if is(ZSTD_ErrorCode::ZSTD_error_srcSize_wrong) => StreamError::CutShort,
-        () if is(ZSTD_ErrorCode::ZSTD_error_checksum_wrong) => {
-            StreamError::Invalid("the checksum is wrong")
-        }
-        () if is(ZSTD_ErrorCode::ZSTD_error_dictionary_wrong) => {
-            StreamError::Invalid("needs a dictionary")
-        }
-        () => StreamError::Invalid("damaged"),
+    match code.wrapping_neg() {
+        TOO_SMALL => StreamError::TooLong,
+        WRONG_SIZE => StreamError::CutShort,
+        WRONG_CHECKSUM => StreamError::Invalid("the checksum is wrong"),
+        WRONG_DICTIONARY => StreamError::Invalid("needs a dictionary"),
+        _ => StreamError::Invalid("damaged"),
     }
 }
 

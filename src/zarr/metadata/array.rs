@@ -7,6 +7,7 @@ use crate::util::json::{self, Map, Object, Value, json};
 use crate::util::memory::{self, Grant, SharedGrant};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::grid::{Edges, Grid};
+use crate::zarr::layout::byte_size;
 use std::borrow::Cow;
 
 /// Maximum number of dimensions: NumPy's limit when the format was made.
@@ -276,19 +277,14 @@ impl ArrayMetadata {
 
     /// Checks that the sizes in bytes of the array and of a chunk fit their limits.
     pub(super) fn check_sizes(&self) -> Result<()> {
-        let item = self.dtype.size() as u64;
-        let bytes = |dims: &[u64]| {
-            dims.iter()
-                .try_fold(item, |n, &d| n.checked_mul(d))
-                .filter(|&n| n <= i64::MAX as u64)
-        };
-        if !self.shape.contains(&0) && bytes(&self.shape).is_none() {
+        let item = self.dtype.size();
+        if !self.shape.contains(&0) && file_size(&self.shape, item).is_none() {
             return Err(Error::damaged(format!(
                 "shape {:?} of {item}-byte items is larger than 2^63 bytes",
                 self.shape
             )));
         }
-        match bytes(&self.chunks) {
+        match file_size(&self.chunks, item) {
             Some(n) if n <= MAX_CHUNK => Ok(()),
             _ => Err(Error::damaged(format!(
                 "chunks {:?} of {item}-byte items are larger than 2 GiB, the most a chunk may have",
@@ -455,20 +451,17 @@ impl ArrayMetadata {
 
     /// Returns a `.zarray` document with these codecs and chunk keys separated by `.`.
     fn document(&self, compressor: Option<&CodecConfig>, filters: &[CodecConfig]) -> String {
-        let mut doc = Map::new();
-        doc.insert("chunks".into(), self.chunks.clone().into());
-        doc.insert(
-            "compressor".into(),
-            compressor.map_or(Value::Null, CodecConfig::to_json),
-        );
-        doc.insert("dimension_separator".into(), ".".into());
-        doc.insert("dtype".into(), self.dtype_v2());
-        doc.insert("fill_value".into(), self.fill_value_v2());
-        doc.insert("filters".into(), CodecConfig::list_to_json(filters));
-        doc.insert("order".into(), self.order.as_str().into());
-        doc.insert("shape".into(), self.shape.clone().into());
-        doc.insert("zarr_format".into(), 2.into());
-        json::write_pretty(&Value::Object(doc))
+        json::write_pretty(&json!({
+            "chunks": self.chunks,
+            "compressor": compressor.map(CodecConfig::to_json),
+            "dimension_separator": ".",
+            "dtype": self.dtype_v2(),
+            "fill_value": self.fill_value_v2(),
+            "filters": CodecConfig::list_to_json(filters),
+            "order": self.order.as_str(),
+            "shape": self.shape,
+            "zarr_format": 2,
+        }))
     }
 
     /// Returns the dtype as v2 spells it. zarr 1.x wrote spellings that today's NumPy does not
@@ -550,18 +543,24 @@ pub(super) fn object(document: &[u8], zarr_format: u64) -> Result<Object> {
     }
 }
 
+/// Returns the size in bytes of an array of shape `shape`, or `None` if a file cannot have it.
+pub(super) fn file_size(shape: &[u64], itemsize: usize) -> Option<u64> {
+    let size = byte_size(shape, itemsize)? as u64;
+    (size <= i64::MAX as u64).then_some(size)
+}
+
 /// Returns the lengths of the chunks along a dimension, as a document spells them.
 pub(super) fn spell_edges(edges: &Edges) -> Value {
-    let stretch = |(len, count): (u64, u64)| {
-        if count == 1 {
-            json!(len)
-        } else {
-            json!([len, count])
-        }
-    };
     match edges {
         Edges::Equal(len) => json!(len),
-        Edges::Listed(_) => edges.list().into_iter().map(stretch).collect(),
+        Edges::Listed(_) => edges
+            .list()
+            .into_iter()
+            .map(|(len, count)| match count {
+                1 => json!(len),
+                _ => json!([len, count]),
+            })
+            .collect(),
     }
 }
 
@@ -575,16 +574,18 @@ pub(super) fn dimensions(doc: &Map<String, Value>, field: &str, least: u64) -> R
             list.len()
         )));
     }
-    let number = |(i, v): (usize, &Value)| {
-        let n = v.as_u64().filter(|n| (least..=i64::MAX as u64).contains(n));
-        n.ok_or_else(|| {
-            Error::damaged(format!(
-                "{field}[{i}] is {:.20}, not a length",
-                json::write(v)
-            ))
+    list.iter()
+        .enumerate()
+        .map(|(i, value)| {
+            let length = value
+                .as_u64()
+                .filter(|n| *n >= least && *n <= i64::MAX as u64);
+            length.ok_or_else(|| {
+                let shown = json::write(value);
+                Error::damaged(format!("{field}[{i}] is {shown:.20}, not a length"))
+            })
         })
-    };
-    list.iter().enumerate().map(number).collect()
+        .collect()
 }
 
 #[cfg(test)]

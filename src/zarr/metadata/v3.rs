@@ -4,9 +4,7 @@
 
 pub mod as_v2;
 mod chain;
-pub mod data_type;
 mod document;
-mod extension;
 pub mod fill_value;
 pub mod from_v2;
 pub mod grid;

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::util::memory;
-use crate::zarr::codec::Pipeline;
 use crate::zarr::metadata::ShardLevel;
+use crate::zarr::pipeline::Pipeline;
 use std::ops::Range;
 
 /// Size of an entry in bytes: offset and length, 8 bytes each.

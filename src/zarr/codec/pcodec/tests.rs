@@ -1,8 +1,8 @@
 use super::*;
 use crate::error::Kind;
-use crate::zarr::codec::Pipeline;
 use crate::zarr::codec::testing::{broken, config, decoded, encoded, refused};
 use crate::zarr::metadata::ArrayMetadata;
+use crate::zarr::pipeline::Pipeline;
 use proptest::prelude::*;
 
 fn pcodec(parameters: &str) -> String {

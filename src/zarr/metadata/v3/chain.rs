@@ -2,16 +2,17 @@
 //! of shards around it. Every configuration gets the types and shapes that v3 leaves to the reader.
 //! Source of the rules: the Zarr v3.1 specification, "Codecs", and the registry of its extensions.
 
-mod array_codecs;
-mod bytes_codecs;
+mod reshape;
 mod sharding;
 
-use super::data_type::DataType;
-use super::extension::Extension;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
+use crate::zarr::codec::{ArrayInput, CodecConfig, CodecKind, NO_ZFP, v3_spec_of};
+use crate::zarr::data_type::DataType;
+use crate::zarr::extension::Extension;
+use crate::zarr::metadata::ShardLevel;
 use crate::zarr::metadata::array::LOW_BITS;
-use crate::zarr::metadata::{CodecConfig, NO_ZFP, ShardLevel};
+use crate::zarr::real::narrow_integer;
 
 /// Maximum number of codecs in a chain.
 const MAX_CODECS: usize = 64;
@@ -32,39 +33,6 @@ pub struct Chain {
     pub chunks: Vec<u64>,
 }
 
-/// The input of a codec that encodes: items of a type in an array of a shape.
-#[derive(Clone, Debug)]
-struct Input {
-    /// The type of single numbers as codec configurations spell it; `None` for other items.
-    element: Option<String>,
-    /// The size of an item in bytes.
-    itemsize: usize,
-    is_big_endian: bool,
-    /// Whether items have a variable length.
-    is_variable: bool,
-    /// The shape of the chunk.
-    shape: Vec<u64>,
-    /// The order of the dimensions: dimension `i` of the chunk is dimension `axes[i]` of the array.
-    /// `None` after a reshape.
-    axes: Option<Vec<usize>>,
-}
-
-impl Input {
-    /// Returns the input for the index of a shard: an array of 64-bit numbers.
-    fn of_index(shape: Vec<u64>) -> Input {
-        let axes = Some((0..shape.len()).collect());
-        let element = Some("<u8".to_string());
-        Input {
-            element,
-            itemsize: 8,
-            is_big_endian: false,
-            is_variable: false,
-            shape,
-            axes,
-        }
-    }
-}
-
 /// Parses the chain `codecs` for outermost chunks of shape `chunks`.
 ///
 /// # Errors
@@ -75,7 +43,7 @@ pub fn parse_chain(codecs: &Value, chunks: &[u64], data_type: &Value) -> Result<
     let codecs = parse_list(codecs, "codecs")?;
     let is_big_endian = is_big_endian(&codecs, 0)?;
     let data_type = DataType::parse(data_type, is_big_endian)?;
-    let input = Input {
+    let input = ArrayInput {
         element: data_type.element.clone(),
         itemsize: data_type.dtype.size(),
         is_big_endian,
@@ -95,8 +63,7 @@ pub fn parse_chain(codecs: &Value, chunks: &[u64], data_type: &Value) -> Result<
 
 /// Returns whether a codec of a document changes the shape of chunks.
 pub fn is_reshape(codec: &Value) -> bool {
-    Extension::parse(codec, "codecs")
-        .is_ok_and(|codec| ["reshape", "zarrs.squeeze"].contains(&codec.name.as_str()))
+    Extension::parse(codec, "codecs").is_ok_and(|codec| RESHAPES.contains(&codec.name.as_str()))
 }
 
 /// Parses a list of codecs.
@@ -151,42 +118,35 @@ fn is_big_endian(codecs: &[Extension], depth: usize) -> Result<bool> {
 }
 
 /// Parses the chain of one level: array codecs, one codec from arrays to bytes, bytes codecs.
-fn parse_level(codecs: &[Extension], mut input: Input, chain: &mut Chain) -> Result<()> {
-    let kind = |codec: &Extension| kind_of(&codec.name);
+fn parse_level(codecs: &[Extension], mut input: ArrayInput, chain: &mut Chain) -> Result<()> {
     let mut rest = codecs.iter().peekable();
     let mut filters = Vec::new();
-    while let Some(codec) = rest.next_if(|codec| kind(codec) == Some(CodecKind::Array)) {
-        filters.extend(array_codecs::parse(codec, &mut input)?);
+    while let Some(codec) = rest.next_if(|codec| kind_of(codec) == Some(CodecKind::Array)) {
+        filters.extend(translate(codec, &mut input)?);
     }
-    let after = |codec: &Extension| match kind(codec) {
-        None => unknown(codec),
-        Some(_) => Error::damaged(format!(
-            "codecs: {:?} stands in a place that it can't have",
-            codec.name
-        )),
-    };
-    let serializer = match rest.next() {
+    match rest.next() {
         // zarrita writes an empty list for little-endian bytes
-        None if codecs.is_empty() => None,
+        None if codecs.is_empty() => check_items("bytes", false, &input)?,
         None => return Err(Error::damaged("codecs: none makes bytes of the array")),
-        Some(codec) if kind(codec) == Some(CodecKind::ArrayToBytes) => Some(codec),
-        Some(codec) => return Err(after(codec)),
-    };
-    let bytes: Vec<&Extension> = rest.collect();
-    if let Some(codec) = bytes
-        .iter()
-        .find(|codec| kind(codec) != Some(CodecKind::Bytes))
-    {
-        return Err(after(codec));
-    }
-    match serializer {
-        Some(codec) if codec.name == "sharding_indexed" => {
-            return sharding::parse(codec, &filters, &bytes, input, chain);
+        Some(codec) if kind_of(codec) != Some(CodecKind::ArrayToBytes) => {
+            return Err(misplaced(codec));
         }
-        serializer => serialize(serializer, &mut filters, &mut input)?,
+        Some(codec) => {
+            let bytes: Vec<&Extension> = rest.clone().collect();
+            if let Some(codec) = bytes
+                .iter()
+                .find(|codec| kind_of(codec) != Some(CodecKind::Bytes))
+            {
+                return Err(misplaced(codec));
+            }
+            if codec.name == "sharding_indexed" {
+                return sharding::parse(codec, &filters, &bytes, input, chain);
+            }
+            serialize(codec, &mut filters, &mut input)?;
+        }
     }
-    for codec in bytes {
-        filters.push(bytes_codecs::parse(codec)?);
+    for codec in rest {
+        filters.extend(translate(codec, &mut input)?);
     }
     chain.filters.extend(filters);
     Ok(())
@@ -195,81 +155,80 @@ fn parse_level(codecs: &[Extension], mut input: Input, chain: &mut Chain) -> Res
 /// Adds the array-to-bytes codec. `bytes` itself needs none, since decoded items have its byte
 /// order.
 fn serialize(
-    codec: Option<&Extension>,
+    codec: &Extension,
     filters: &mut Vec<CodecConfig>,
-    input: &mut Input,
+    input: &mut ArrayInput,
 ) -> Result<()> {
-    let name = codec.map_or("bytes", |codec| codec.name.as_str());
-    let is_for_variable = matches!(name, "vlen-utf8" | "vlen-bytes");
-    if is_for_variable != input.is_variable {
-        let items = if input.is_variable {
-            "variable"
-        } else {
-            "fixed"
-        };
-        return Err(Error::damaged(format!(
-            "codecs: {name:?} can't encode items of {items} length"
-        )));
+    let spec = v3_spec_of(&codec.name);
+    let is_for_variable = spec.is_some_and(|spec| spec.is_object_codec);
+    check_items(&codec.name, is_for_variable, input)?;
+    if spec.is_none() {
+        codec.allow_only(&["endian"])?;
+        filters.extend(low_bits(input));
+        return Ok(());
     }
-    let Some(codec) = codec else { return Ok(()) };
-    match name {
-        "vlen-utf8" | "vlen-bytes" => {
-            codec.allow_only(&[])?;
-            // the object codec comes first: a decoded chunk is its output
-            filters.insert(0, CodecConfig::new(name, Map::new()));
-        }
-        "packbits" => filters.push(bytes_codecs::packbits(codec, input)?),
-        "numcodecs.pcodec" => filters.push(bytes_codecs::pcodec(codec, input)?),
-        _ => {
-            codec.allow_only(&["endian"])?;
-            filters.extend(low_bits(input));
-        }
-    }
+    let config = translate(codec, input)?;
+    // the codec of objects comes first: a decoded chunk is its output
+    let place = if is_for_variable { 0 } else { filters.len() };
+    filters.splice(place..place, config);
     Ok(())
+}
+
+/// Checks that the items have a fixed length, or a variable one, as an array-to-bytes codec needs.
+fn check_items(codec: &str, is_for_variable: bool, input: &ArrayInput) -> Result<()> {
+    if is_for_variable == input.is_variable {
+        return Ok(());
+    }
+    let items = if input.is_variable {
+        "variable"
+    } else {
+        "fixed"
+    };
+    let why = format!("codecs: {codec:?} can't encode items of {items} length");
+    Err(Error::damaged(why))
+}
+
+/// Translates a codec other than `bytes` and shards, and changes `input` to its output. Returns
+/// `None` for a codec that changes no bytes.
+fn translate(codec: &Extension, input: &mut ArrayInput) -> Result<Option<CodecConfig>> {
+    let Some(spec) = v3_spec_of(&codec.name) else {
+        return reshape::parse(codec, input).map(|()| None);
+    };
+    if spec.kind == CodecKind::Array && codec.name != "transpose" {
+        check_items(&codec.name, false, input)?;
+    }
+    (spec.parse)(spec, codec, input)
 }
 
 /// Returns the codec that clears the upper bits of integers of 2 and 4 bits; `None` for other
 /// items.
-fn low_bits(input: &Input) -> Option<CodecConfig> {
-    let element = input
-        .element
-        .as_deref()
-        .filter(|element| ["int2", "int4", "uint2", "uint4"].contains(element))?;
-    let dtype = ("dtype".to_string(), Value::from(element));
-    Some(CodecConfig::new(LOW_BITS, Map::from_iter([dtype])))
+fn low_bits(input: &ArrayInput) -> Option<CodecConfig> {
+    let element = input.element.as_deref()?;
+    narrow_integer(element)?;
+    Some(CodecConfig::new(LOW_BITS, Map::new()).with("dtype", element.into()))
 }
 
-/// The kind of a codec, by its input and output.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum CodecKind {
-    /// A codec from arrays to arrays.
-    Array,
-    /// A codec from arrays to bytes.
-    ArrayToBytes,
-    /// A codec from bytes to bytes.
-    Bytes,
+/// The names of the codecs that change the shape of chunks.
+const RESHAPES: [&str; 2] = ["reshape", "zarrs.squeeze"];
+
+/// Returns the kind of a codec; `None` for an unknown one.
+fn kind_of(codec: &Extension) -> Option<CodecKind> {
+    match codec.name.as_str() {
+        name if RESHAPES.contains(&name) => Some(CodecKind::Array),
+        "bytes" | "endian" | "sharding_indexed" => Some(CodecKind::ArrayToBytes),
+        name => v3_spec_of(name).map(|spec| spec.kind),
+    }
 }
 
-fn kind_of(name: &str) -> Option<CodecKind> {
-    Some(match name {
-        "transpose" | "reshape" | "zarrs.squeeze" | "scale_offset" | "cast_value" | "bitround" => {
-            CodecKind::Array
-        }
-        "numcodecs.bitround"
-        | "numcodecs.delta"
-        | "numcodecs.fixedscaleoffset"
-        | "numcodecs.quantize"
-        | "numcodecs.astype"
-        | "numcodecs.packbits" => CodecKind::Array,
-        "bytes" | "endian" | "packbits" | "vlen-utf8" | "vlen-bytes" | "numcodecs.pcodec"
-        | "sharding_indexed" => CodecKind::ArrayToBytes,
-        "blosc" | "gzip" | "zstd" | "crc32c" | "zlib" | "lz4" | "shuffle" => CodecKind::Bytes,
-        _ => match name.strip_prefix("numcodecs.")? {
-            "blosc" | "gzip" | "zlib" | "zstd" | "bz2" | "lz4" | "lzma" | "shuffle" | "crc32"
-            | "crc32c" | "adler32" | "fletcher32" | "jenkins_lookup3" => CodecKind::Bytes,
-            _ => return None,
-        },
-    })
+/// Returns the error for a codec that is unknown or cannot stand where it does.
+fn misplaced(codec: &Extension) -> Error {
+    match kind_of(codec) {
+        None => unknown(codec),
+        Some(_) => Error::damaged(format!(
+            "codecs: {:?} stands in a place that it can't have",
+            codec.name
+        )),
+    }
 }
 
 fn unknown(codec: &Extension) -> Error {
@@ -279,29 +238,6 @@ fn unknown(codec: &Extension) -> Error {
         "is unknown"
     };
     Error::unsupported(format!("codecs: codec {:?} {why}", codec.name))
-}
-
-/// Returns a dtype parameter, with the byte order of the chain: numcodecs writes the byte order of
-/// the machine.
-fn ordered_dtype(codec: &Extension, name: &str, input: &Input) -> Result<Option<String>> {
-    let Some(value) = codec.get(name) else {
-        return Ok(None);
-    };
-    let text = json::text(value).ok_or_else(|| codec.invalid(name, "is not a string"))?;
-    if text.starts_with('>') {
-        // releases of zarr-python disagree on its meaning
-        let why = format!(
-            "codecs: {:?}: {name} {text:?} is big-endian, which has no certain meaning",
-            codec.name
-        );
-        return Err(Error::unsupported(why));
-    }
-    let canonical =
-        crate::zarr::dtype::DType::canonical(text).map_err(|e| codec.invalid(name, e.message()))?;
-    Ok(Some(match canonical.strip_prefix('<') {
-        Some(rest) if input.is_big_endian => format!(">{rest}"),
-        _ => canonical,
-    }))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::util::memory::SharedGrant;
 use crate::zarr::grid::Edges;
-use crate::zarr::metadata::array::{COPIES, KEPT_COPIES, dimensions, take_for_fields};
+use crate::zarr::metadata::array::{COPIES, KEPT_COPIES, dimensions, file_size, take_for_fields};
 use crate::zarr::metadata::{ArrayMetadata, CodecConfig, Order, ShardLevel, V3Fields};
 use std::borrow::Cow;
 
@@ -55,13 +55,9 @@ impl ArrayMetadata {
             .map(|(&len, edges)| edges.max(len))
             .collect();
         let keys = parse_keys(&doc)?;
-        let required = |field: &str| {
-            doc.get(field)
-                .ok_or_else(|| Error::damaged(format!("{field} is missing")))
-        };
-        let data_type = required("data_type")?;
-        let codecs = required("codecs")?;
-        let fill_value = required("fill_value")?;
+        let data_type = required(&doc, "data_type")?;
+        let codecs = required(&doc, "codecs")?;
+        let fill_value = required(&doc, "fill_value")?;
         let Chain {
             data_type: parsed,
             filters,
@@ -89,15 +85,19 @@ impl ArrayMetadata {
             codecs: codecs.clone(),
             dimension_names: dimension_names(&doc, shape.len())?,
         };
-        let opaque = || format!("|V{}", dtype.size()).into();
-        // the fill value of objects is a text, or absent
-        let of_item = |item: &Vec<u8>| dtype.fill_value_json(item).unwrap_or(Value::Null);
+        let fill_value_v2 = match &fill {
+            Some(item) => dtype.fill_value_json(item).unwrap_or(Value::Null),
+            // the fill value of objects is a text, or absent
+            None => fill_value.clone(),
+        };
         let metadata = ArrayMetadata {
             shape,
             chunks,
             edges,
-            dtype_json: parsed.numpy.unwrap_or_else(opaque),
-            fill_value: fill.as_ref().map_or_else(|| fill_value.clone(), of_item),
+            dtype_json: parsed
+                .numpy
+                .unwrap_or_else(|| format!("|V{}", dtype.size()).into()),
+            fill_value: fill_value_v2,
             fill,
             order: Order::C,
             compressor: None,
@@ -117,9 +117,7 @@ impl ArrayMetadata {
             ..metadata
         })
     }
-}
 
-impl ArrayMetadata {
     /// Returns the filters of a chunk of shape `shape`, where chunks differ in shape.
     ///
     /// # Errors
@@ -144,9 +142,7 @@ impl ArrayMetadata {
             None => Ok(self.shards.clone()),
         }
     }
-}
 
-impl ArrayMetadata {
     /// Returns the lengths of the outermost shards along each dimension, or of the chunks if there
     /// are no shards.
     pub fn object_edges(&self) -> Cow<'_, [Edges]> {
@@ -170,13 +166,7 @@ impl ArrayMetadata {
         {
             return false;
         }
-        let lengths = self.shape.iter().zip(&other.shape).map(|(a, b)| *a.min(b));
-        if !ours
-            .iter()
-            .zip(theirs.iter())
-            .zip(lengths)
-            .all(|((a, b), len)| a.begins_like(b, len))
-        {
+        if !self.has_same_edges(&ours, other, &theirs) {
             return false;
         }
         other
@@ -216,13 +206,16 @@ impl ArrayMetadata {
     /// Returns whether the chunks that both arrays have are of the same lengths, however they are
     /// encoded.
     pub fn begins_like(&self, other: &ArrayMetadata) -> bool {
-        let ours = self.chunk_edges();
-        let theirs = other.chunk_edges();
+        self.has_same_edges(&self.chunk_edges(), other, &other.chunk_edges())
+    }
+
+    /// Returns whether these edges of both arrays are the same as far as both shapes reach.
+    fn has_same_edges(&self, ours: &[Edges], other: &ArrayMetadata, theirs: &[Edges]) -> bool {
         let lengths = self.shape.iter().zip(&other.shape).map(|(a, b)| *a.min(b));
         ours.len() == theirs.len()
             && ours
                 .iter()
-                .zip(theirs.iter())
+                .zip(theirs)
                 .zip(lengths)
                 .all(|((a, b), len)| a.begins_like(b, len))
     }
@@ -298,29 +291,33 @@ fn dimension_names(
         None | Some(Value::Null) => return Ok(None),
         Some(value) => value.as_array(),
     };
-    let bad =
-        || Error::damaged("dimension_names is not a list with a string or null for each dimension");
-    let list = list
+    let names = list
         .filter(|list| list.len() == dimensions)
-        .ok_or_else(bad)?;
-    let name = |value: &Value| match value {
-        Value::Null => Ok(None),
-        value => json::text(value)
-            .map(|name| Some(name.to_string()))
-            .ok_or_else(bad),
-    };
-    list.iter().map(name).collect::<Result<_>>().map(Some)
+        .and_then(|list| {
+            list.iter()
+                .map(|name| match name {
+                    Value::Null => Some(None),
+                    name => Some(Some(json::text(name)?.to_string())),
+                })
+                .collect()
+        });
+    names.map(Some).ok_or_else(|| {
+        let why = "dimension_names is not a list with a string or null for each dimension";
+        Error::damaged(why)
+    })
+}
+
+/// Returns a field that every document has.
+fn required<'a>(doc: &'a Map<String, Value>, field: &str) -> Result<&'a Value> {
+    doc.get(field)
+        .ok_or_else(|| Error::damaged(format!("{field} is missing")))
 }
 
 /// Checks that the size of a shard in bytes fits a signed 64-bit integer.
 fn check_shards(metadata: &ArrayMetadata) -> Result<()> {
-    let item = metadata.dtype.size().max(1) as u64;
+    let item = metadata.dtype.size().max(1);
     for level in &metadata.shards {
-        let bytes = level
-            .shape
-            .iter()
-            .try_fold(item, |n, &len| n.checked_mul(len));
-        if bytes.is_none_or(|bytes| bytes > i64::MAX as u64) {
+        if file_size(&level.shape, item).is_none() {
             return Err(Error::damaged(format!(
                 "shards {:?} are larger than 2^63 bytes",
                 level.shape

@@ -5,18 +5,14 @@
 //! As in [`fill_value`](crate::zarr::fill_value), an item is passed without the zero bytes at its
 //! end.
 
-use super::data_type::{self, DataType};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
+use crate::zarr::data_type::{self, DataType};
 use crate::zarr::dtype::{DType, DTypeKind, Field};
 use crate::zarr::fill_value::{MAX_SPELLED, float_json, without_zeros};
-use crate::zarr::float_format::{FloatFormat, RoundingMode};
+use crate::zarr::real::{RealKind, RealType};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-
-/// Largest integer below which every integer is a double, so that `1.0` stands for exactly one
-/// integer.
-const MAX_WHOLE: f64 = 9007199254740992.0;
 
 /// Returns the item that `value` stands for, without the zero bytes at its end. `parsed` is the
 /// parsed `data_type`. Null stands for zeros, as zarrita writes it. Returns `None` for items of
@@ -26,17 +22,18 @@ const MAX_WHOLE: f64 = 9007199254740992.0;
 ///
 /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the value does not fit the data type.
 pub fn parse(value: &Value, data_type: &Value, parsed: &DataType) -> Result<Option<Vec<u8>>> {
-    let shown = || json::write(value).chars().take(40).collect::<String>();
-    let bad = || Error::damaged(format!("fill_value {} does not fit the data type", shown()));
-    let name = data_type::name(data_type).ok_or_else(bad)?;
-    match parsed.dtype.kind() {
-        DTypeKind::Object if value.is_null() || is_variable_length(value, name) => Ok(None),
-        DTypeKind::Object => Err(bad()),
-        _ if value.is_null() => Ok(Some(Vec::new())),
-        _ => item_of(value, data_type, &parsed.dtype)
-            .map(Some)
-            .ok_or_else(bad),
-    }
+    let item = match data_type::name(data_type) {
+        Some(name) if *parsed.dtype.kind() == DTypeKind::Object => {
+            (value.is_null() || is_variable_length(value, name)).then_some(None)
+        }
+        Some(_) if value.is_null() => Some(Some(Vec::new())),
+        Some(_) => item_of(value, data_type, &parsed.dtype).map(Some),
+        None => None,
+    };
+    item.ok_or_else(|| {
+        let shown = json::write(value);
+        Error::damaged(format!("fill_value {shown:.40} does not fit the data type"))
+    })
 }
 
 /// Returns the fill value for `item`, which may lack the zero bytes at its end: the inverse of
@@ -112,55 +109,45 @@ fn packed(members: &Map<String, Value>, data_type: &Value, fields: &[Field]) -> 
     Some(whole)
 }
 
+/// Parses a number, a boolean, a time or a complex number.
 fn number_item(value: &Value, name: &str, dtype: &DType) -> Option<Vec<u8>> {
-    let size = dtype.size();
-    if let Some((low, high)) = integer_range(name) {
-        let number = match value {
-            Value::Bool(bit) if name == "bool" => i128::from(*bit),
-            _ if json::text(value) == Some("NaT") && name.starts_with("numpy.") => {
-                i128::from(i64::MIN)
-            }
-            _ => integer(value)?,
-        };
-        return (low..=high)
-            .contains(&number)
-            .then(|| dtype.ordered(&number.to_le_bytes()[..size]));
+    let Some(part) = component(name) else {
+        let bits = number_bits(value, name)?;
+        return Some(dtype.ordered(&bits.to_le_bytes()[..dtype.size()]));
+    };
+    let [re, im] = value.as_array()?.as_slice() else {
+        return None;
+    };
+    let mut item = Vec::new();
+    for number in [re, im] {
+        let bits = number_bits(number, part)?.to_le_bytes();
+        item.extend(dtype.ordered(&bits[..dtype.size() / 2]));
     }
-    match component(name) {
-        Some(part) => {
-            let [re, im] = value.as_array()?.as_slice() else {
-                return None;
-            };
-            let [re, im] = [
-                float_item(re, part, size / 2, dtype)?,
-                float_item(im, part, size / 2, dtype)?,
-            ];
-            Some([re, im].concat())
+    Some(item)
+}
+
+/// Returns the bits of a number that is not complex.
+fn number_bits(value: &Value, name: &str) -> Option<u64> {
+    match (name, value) {
+        ("bool", Value::Bool(bit)) => Some(u64::from(*bit)),
+        (time, _) if time.starts_with("numpy.") && json::text(value) == Some("NaT") => {
+            Some(i64::MIN as u64)
         }
-        None => float_item(value, name, size, dtype),
+        // TensorStore writes 0.0 for the smallest number of a type without zero
+        ("float8_e8m0fnu", Value::Number(_)) if json::float(value) == Some(0.0) => Some(0),
+        _ => real_type(name)?
+            .scalar(value)
+            .filter(|bits| name != "bool" || *bits <= 1),
     }
 }
 
-/// Parses a float of `size` bytes: a number, a word, or its bits in hexadecimal.
-fn float_item(value: &Value, name: &str, size: usize, dtype: &DType) -> Option<Vec<u8>> {
-    let bits = match json::text(value) {
-        Some(text) => match text.strip_prefix("0x") {
-            Some(digits)
-                if digits.len() == 2 * size && digits.bytes().all(|b| b.is_ascii_hexdigit()) =>
-            {
-                u64::from_str_radix(digits, 16).ok()?
-            }
-            Some(_) => return None,
-            None => float_bits(json::float_word(text)?, name)?,
-        },
-        None => {
-            let number = json::float(value)?;
-            // a JSON number beyond the range of doubles is no infinity
-            let is_word = !value.is_number();
-            float_bits(number, name).filter(|_| is_word || number.is_finite())?
-        }
-    };
-    Some(dtype.ordered(bits.to_le_bytes().get(..size)?))
+/// Returns the type of numbers as which those of a data type are read.
+fn real_type(name: &str) -> Option<RealType> {
+    match name {
+        "bool" => RealType::parse("uint8"),
+        time if time.starts_with("numpy.") => RealType::parse("int64"),
+        _ => RealType::parse(name),
+    }
 }
 
 /// Returns the item as JSON. [`spell`] checks that [`parse`] returns the same item for it.
@@ -189,62 +176,30 @@ fn json_of(item: &[u8], data_type: &Value, dtype: &DType) -> Option<Value> {
 }
 
 fn number_json(item: &[u8], name: &str, dtype: &DType) -> Option<Value> {
-    if let Some((low, _)) = integer_range(name) {
-        let number = dtype.unsigned_of(item);
-        // shifting left and back extends the sign
-        let unused = 64 - 8 * dtype.size() as u32;
-        return Some(if low < 0 {
-            ((number << unused) as i64 >> unused).into()
-        } else {
-            number.into()
-        });
-    }
-    match component(name) {
-        Some(part) => {
-            let (re, im) = item.split_at(item.len() / 2);
-            Some(Value::Array(vec![
-                float_value(re, part, dtype),
-                float_value(im, part, dtype),
-            ]))
-        }
-        None => Some(float_value(item, name, dtype)),
-    }
-}
-
-/// Returns a float as a number or a word if these stand for exactly its bits, otherwise its bits in
-/// hexadecimal.
-fn float_value(item: &[u8], name: &str, dtype: &DType) -> Value {
-    let bits = dtype.unsigned_of(item);
-    match float_of(bits, name).filter(|number| float_bits(*number, name) == Some(bits)) {
-        Some(number) => float_json(number),
-        None => format!("0x{bits:0width$x}", width = 2 * item.len()).into(),
-    }
-}
-
-/// Returns the bits of a number in a float type, rounded to the nearest, or `None` if the type has
-/// no such number, infinity or NaN.
-fn float_bits(number: f64, name: &str) -> Option<u64> {
-    let format = FloatFormat::parse(name)?;
-    // TensorStore writes 0.0 for the smallest number of a type without zero
-    if number == 0.0 && !format.is_signed {
-        return Some(0);
-    }
-    if number.is_nan() {
-        return format.nan();
-    }
-    let is_in_type = if number.is_infinite() {
-        format.infinity().is_some()
-    } else {
-        format.has_within_range(number)
+    let Some(part) = component(name) else {
+        return number_value(item, name, dtype);
     };
-    is_in_type
-        .then(|| format.from_f64(number, RoundingMode::NearestEven))
-        .flatten()
+    let (re, im) = item.split_at(item.len() / 2);
+    Some(Value::Array(vec![
+        number_value(re, part, dtype)?,
+        number_value(im, part, dtype)?,
+    ]))
 }
 
-/// Returns the number that the bits of a float type encode.
-fn float_of(bits: u64, name: &str) -> Option<f64> {
-    FloatFormat::parse(name).map(|format| format.to_f64(bits))
+/// Returns an integer as a number, and a float as a number or a word if these stand for exactly its
+/// bits, otherwise its bits in hexadecimal.
+fn number_value(item: &[u8], name: &str, dtype: &DType) -> Option<Value> {
+    let bits = dtype.unsigned_of(item);
+    let real = real_type(name)?;
+    let RealKind::Float(format) = real.kind else {
+        let number = real.integer(bits);
+        return Some(i64::try_from(number).map_or_else(|_| bits.into(), Value::from));
+    };
+    let shown = float_json(format.to_f64(bits));
+    if number_bits(&shown, name) == Some(bits) {
+        return Some(shown);
+    }
+    Some(format!("0x{bits:0width$x}", width = 2 * item.len()).into())
 }
 
 /// Returns the type of the two floats in a complex type.
@@ -256,42 +211,9 @@ fn component(name: &str) -> Option<&str> {
     }
 }
 
-/// Returns the range of a type of integers, booleans or times.
-fn integer_range(name: &str) -> Option<(i128, i128)> {
-    let signed = |bits: u32| (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1);
-    if name == "bool" {
-        return Some((0, 1));
-    }
-    if name.starts_with("numpy.") {
-        return Some(signed(64));
-    }
-    let bits = name
-        .trim_start_matches(|c: char| !c.is_ascii_digit())
-        .parse::<u32>()
-        .ok();
-    match (name.trim_end_matches(|c: char| c.is_ascii_digit()), bits) {
-        ("int", Some(bits @ 2..=64)) => Some(signed(bits)),
-        ("uint", Some(bits @ 2..=64)) => Some((0, (1i128 << bits) - 1)),
-        _ => None,
-    }
-}
-
 /// Returns whether a type is opaque bytes: `r16` or `raw_bytes`.
 fn is_raw(name: &str) -> bool {
     name.starts_with('r')
-}
-
-/// Parses an integer, which may be written with a fraction of zeros.
-fn integer(value: &Value) -> Option<i128> {
-    let Value::Number(number) = value else {
-        return None;
-    };
-    let whole = || {
-        json::float(value)
-            .filter(|f| f.fract() == 0.0 && f.abs() <= MAX_WHOLE)
-            .map(|f| f as i128)
-    };
-    number.as_str().parse().ok().or_else(whole)
 }
 
 /// Parses bytes from base64 text or a list of integers.
@@ -299,7 +221,7 @@ fn bytes_of(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::Array(list) => list
             .iter()
-            .map(|byte| integer(byte)?.try_into().ok())
+            .map(|byte| Some(number_bits(byte, "uint8")? as u8))
             .collect(),
         _ => base64_of(value),
     }

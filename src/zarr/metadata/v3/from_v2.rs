@@ -4,11 +4,11 @@
 pub(super) mod attributes;
 mod codecs;
 
-use super::data_type::{DataType, name_of};
 use super::{fill_value, node};
 use crate::error::{Error, Result};
-use crate::util::json::{self, Map, MemberTexts, Value, json};
+use crate::util::json::{self, MemberTexts, Value, json};
 use crate::zarr::chunk_key::Separator;
+use crate::zarr::data_type::{DataType, name_of};
 use crate::zarr::metadata::{ArrayMetadata, Order};
 pub use codecs::compressor_codec;
 
@@ -86,31 +86,26 @@ pub fn array_document(
         Some(text) => attributes::of_array(text, old).map(|(text, names)| (Some(text), names))?,
         None => (None, None),
     };
-    let separator_text = if separator == Separator::Slash {
-        "/"
-    } else {
-        "."
-    };
-    let mut fields = Map::new();
-    fields.insert("zarr_format".into(), 3.into());
-    fields.insert("node_type".into(), "array".into());
-    fields.insert("shape".into(), old.shape.clone().into());
-    fields.insert("data_type".into(), data_type.clone());
-    fields.insert(
-        "chunk_grid".into(),
-        json!({"name": "regular", "configuration": {"chunk_shape": old.chunks}}),
-    );
-    fields.insert(
-        "chunk_key_encoding".into(),
-        json!({"name": "v2", "configuration": {"separator": separator_text}}),
-    );
-    fields.insert("fill_value".into(), fill_value(old, &data_type, &parsed)?);
-    fields.insert("codecs".into(), codecs::chain(old, is_big_endian)?);
-    fields.insert("attributes".into(), json!({}));
-    fields.extend(names.map(|names| ("dimension_names".to_string(), names)));
-    fields.insert("storage_transformers".into(), json!([]));
+    let mut document = json!({
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": old.shape,
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": old.chunks}},
+        "chunk_key_encoding": {
+            "name": "v2",
+            "configuration": {"separator": separator.as_char()},
+        },
+        "fill_value": fill_value(old, &data_type, &parsed)?,
+        "codecs": codecs::chain(old, is_big_endian)?,
+        "attributes": {},
+    });
+    if let Some(names) = names {
+        document["dimension_names"] = names;
+    }
+    document["storage_transformers"] = json!([]);
     let text = with_attributes(
-        json::write_pretty(&Value::Object(fields)).as_bytes(),
+        json::write_pretty(&document).as_bytes(),
         attributes.as_deref(),
     )?;
     check_same(old, separator, &ArrayMetadata::parse_v3(&text)?)?;
@@ -119,21 +114,19 @@ pub fn array_document(
 
 /// Returns the data type, and whether its numbers are big-endian.
 fn data_type(old: &ArrayMetadata) -> Result<(Value, bool)> {
-    let none = || {
-        Error::unsupported(format!(
-            "dtype {} has no data type in Zarr v3",
-            json::write(&old.dtype_json)
-        ))
-    };
-    match old.object_codec() {
+    let data_type = match old.object_codec() {
+        None => name_of(&old.dtype, &old.dtype_json),
+        Some(_) if json::text(&old.dtype_json).is_none() => None,
         Some(codec) => match codec.id.as_str() {
-            _ if json::text(&old.dtype_json).is_none() => Err(none()),
-            "vlen-utf8" => Ok(("string".into(), false)),
-            "vlen-bytes" => Ok(("variable_length_bytes".into(), false)),
-            _ => Err(codecs::without_form(codec)),
+            "vlen-utf8" => Some(("string".into(), false)),
+            "vlen-bytes" => Some(("variable_length_bytes".into(), false)),
+            _ => return Err(codecs::without_form(codec)),
         },
-        None => name_of(&old.dtype, &old.dtype_json).ok_or_else(none),
-    }
+    };
+    data_type.ok_or_else(|| {
+        let dtype = json::write(&old.dtype_json);
+        Error::unsupported(format!("dtype {dtype} has no data type in Zarr v3"))
+    })
 }
 
 /// Returns the fill value of `old` for items of a v3 data type.
@@ -181,8 +174,8 @@ fn fill_value(old: &ArrayMetadata, data_type: &Value, parsed: &DataType) -> Resu
         item => fill_value::spell(item.as_deref().unwrap_or_default(), data_type, parsed),
     };
     value.ok_or_else(|| {
-        let shown: String = json::write(&old.fill_value).chars().take(40).collect();
-        Error::unsupported(format!("fill_value {shown} has no spelling in Zarr v3"))
+        let shown = json::write(&old.fill_value);
+        Error::unsupported(format!("fill_value {shown:.40} has no spelling in Zarr v3"))
     })
 }
 

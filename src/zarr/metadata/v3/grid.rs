@@ -1,10 +1,10 @@
 //! The chunk grid and the chunk keys of a v3 document.
 
-use super::extension::Extension;
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
 use crate::util::memory::{self, Grant};
 use crate::zarr::chunk_key::{KeyEncoding, Separator};
+use crate::zarr::extension::Extension;
 use crate::zarr::grid::Edges;
 use crate::zarr::metadata::array::spell_edges;
 
@@ -56,15 +56,14 @@ fn regular(grid: &Extension, shape: &[u64]) -> Result<Vec<Edges>> {
         )));
     }
     // TensorStore writes 0 for a dimension without items
-    let edges = |(chunk, len): (u64, u64)| match chunk {
-        0 if len == 0 => Ok(Edges::Equal(1)),
-        0 => Err(Error::damaged("a chunk of length 0 holds nothing")),
-        chunk => Ok(Edges::Equal(chunk)),
-    };
     chunks
         .into_iter()
-        .zip(shape.iter().copied())
-        .map(edges)
+        .zip(shape)
+        .map(|(chunk, len)| match chunk {
+            0 if *len == 0 => Ok(Edges::Equal(1)),
+            0 => Err(Error::damaged("a chunk of length 0 holds nothing")),
+            chunk => Ok(Edges::Equal(chunk)),
+        })
         .collect()
 }
 
@@ -166,12 +165,13 @@ fn extend_list(list: &mut Vec<Value>, len: u64) {
 
 /// Parses a list of lengths and of pairs of a length and its repetitions.
 fn pairs(list: &[Value]) -> Option<Vec<(u64, u64)>> {
-    let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
-        Some([length, count]) => positive(length).zip(positive(count)),
-        Some(_) => None,
-        None => positive(value).map(|length| (length, 1)),
-    };
-    list.iter().map(pair).collect()
+    list.iter()
+        .map(|value| match value.as_array().map(Vec::as_slice) {
+            Some([length, count]) => positive(length).zip(positive(count)),
+            Some(_) => None,
+            None => positive(value).map(|length| (length, 1)),
+        })
+        .collect()
 }
 
 fn positive(value: &Value) -> Option<u64> {
@@ -208,19 +208,18 @@ pub fn parse_keys(document: &Map<String, Value>) -> Result<KeyEncoding> {
             )));
         }
     };
-    let in_field = |e: Error| e.context("chunk_key_encoding");
-    keys.allow_only(&["separator"]).map_err(in_field)?;
-    let separator = match keys.text("separator", default).map_err(in_field)? {
-        "." => Separator::Dot,
-        "/" => Separator::Slash,
-        _ => {
-            return Err(in_field(
-                keys.invalid("separator", "is neither \".\" nor \"/\""),
-            ));
-        }
-    };
+    let separator = separator(&keys, default).map_err(|e| e.context("chunk_key_encoding"))?;
     Ok(KeyEncoding {
         has_prefix,
         separator,
     })
+}
+
+fn separator(keys: &Extension, default: &str) -> Result<Separator> {
+    keys.allow_only(&["separator"])?;
+    match keys.text("separator", default)? {
+        "." => Ok(Separator::Dot),
+        "/" => Ok(Separator::Slash),
+        _ => Err(keys.invalid("separator", "is neither \".\" nor \"/\"")),
+    }
 }

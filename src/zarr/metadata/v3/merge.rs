@@ -2,10 +2,10 @@
 //! edited the shown document of decoded chunks, or created the array and writes its own document
 //! again. In both cases the stored grid, keys and codecs stay as they are.
 
-use super::data_type::DataType;
 use super::view::{shown_codecs, shown_grid};
 use crate::util::json::{Map, Value};
 use crate::zarr::chunk_key::Separator;
+use crate::zarr::data_type::DataType;
 use crate::zarr::metadata::ArrayMetadata;
 
 /// Returns a field that the written document changes and that must not change while chunks are
@@ -22,7 +22,6 @@ pub fn differs_v3(
         fill: old.fill.clone(),
         ..new.clone()
     }) && old.separator == new.separator;
-    let is_shown = |field: &str, shown: Value| written.get(field) == Some(&shown);
     let keeps_chunks = new.begins_like(old) && new.shards.is_empty();
     // TensorStore leaves out a default separator
     let has_shown_keys = !new.has_key_prefix() && new.separator == Some(Separator::Dot);
@@ -30,8 +29,8 @@ pub fn differs_v3(
         new.stated_filters().eq(old.object_codec()) && new.is_big_endian() == old.is_big_endian();
     let states_codecs = is_same || is_stored("codecs");
     let states_grid = is_same || is_stored("chunk_grid");
-    let shows_codecs = is_shown("codecs", shown_codecs(old)) || keeps_codecs;
-    let shows_grid = is_shown("chunk_grid", shown_grid(old)) || keeps_chunks;
+    let shows_codecs = written.get("codecs") == Some(&shown_codecs(old)) || keeps_codecs;
+    let shows_grid = written.get("chunk_grid") == Some(&shown_grid(old)) || keeps_chunks;
     // the lengths of shards belong to the codecs that make shards, those of chunks to the shown
     // codecs
     let fits = states_codecs && states_grid || shows_codecs && shows_grid;

@@ -1,16 +1,19 @@
 //! The `zarr.json` that a mount shows for an array: chunks are innermost chunks, stored decoded
 //! under keys such as `0.0`. All other fields are those of the stored document.
 
-use super::data_type::DataType;
 use super::grid::spell_grid;
 use crate::util::json::{self, Map, Value, json};
+use crate::zarr::data_type::DataType;
 use crate::zarr::metadata::{ArrayMetadata, V3Fields};
 
 /// Returns the `zarr.json` shown for the array whose stored document is `stored`.
 pub fn array_view(stored: &Map<String, Value>, metadata: &ArrayMetadata) -> String {
     let mut shown = stored.clone();
     shown.insert("chunk_grid".into(), shown_grid(metadata));
-    shown.insert("chunk_key_encoding".into(), shown_keys());
+    shown.insert(
+        "chunk_key_encoding".into(),
+        json!({"name": "v2", "configuration": {"separator": "."}}),
+    );
     shown.insert("codecs".into(), shown_codecs(metadata));
     shown.shift_remove("storage_transformers");
     json::write_pretty(&Value::Object(shown))
@@ -21,21 +24,18 @@ pub(super) fn shown_grid(metadata: &ArrayMetadata) -> Value {
     spell_grid(&metadata.chunk_edges())
 }
 
-/// Returns the key encoding of the names of chunk files.
-fn shown_keys() -> Value {
-    json!({"name": "v2", "configuration": {"separator": "."}})
-}
-
 /// Returns the codecs of decoded chunks: `bytes`, or the codec that encodes items of variable
 /// length.
 pub(super) fn shown_codecs(metadata: &ArrayMetadata) -> Value {
-    match metadata.object_codec() {
-        Some(codec) => json!([{"name": codec.id}]),
-        None if metadata.is_big_endian() => {
-            json!([{"name": "bytes", "configuration": {"endian": "big"}}])
-        }
-        None => json!([{"name": "bytes", "configuration": {"endian": "little"}}]),
+    if let Some(codec) = metadata.object_codec() {
+        return json!([{"name": codec.id}]);
     }
+    let endian = if metadata.is_big_endian() {
+        "big"
+    } else {
+        "little"
+    };
+    json!([{"name": "bytes", "configuration": {"endian": endian}}])
 }
 
 impl ArrayMetadata {

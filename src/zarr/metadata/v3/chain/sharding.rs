@@ -2,23 +2,15 @@
 //! transposition permutes the dimensions of index and chunks, and a filter of single items encodes
 //! each chunk. Source of the rules: the Zarr v3 specification, "Sharding codec".
 
-use super::{Chain, CodecKind, Extension, Input, MAX_LEVELS};
-use super::{array_codecs, bytes_codecs, kind_of, parse_level, parse_list, unknown};
+use super::{Chain, MAX_LEVELS, kind_of, parse_level, parse_list, translate, unknown};
 use crate::error::{Error, Result};
-use crate::zarr::metadata::{CodecConfig, ShardLevel};
+use crate::zarr::codec::{ArrayInput, CodecConfig, CodecKind, Size};
+use crate::zarr::codec::{build, spec_of, transposition};
+use crate::zarr::extension::Extension;
+use crate::zarr::metadata::ShardLevel;
 
 /// Maximum number of entries of an index, which take 64 MiB.
 const MAX_ENTRIES: u64 = 1 << 22;
-
-/// Codecs that encode each item by itself, so that they commute with the division into chunks.
-const ELEMENTWISE: [&str; 6] = [
-    "scale_offset",
-    "cast_value",
-    "bitround",
-    "quantize",
-    "fixedscaleoffset",
-    "astype",
-];
 
 /// Adds the level of shards `codec` and the chain inside it to `chain`. `before` and `around` are
 /// the codecs before and after it; `input` is its input.
@@ -26,7 +18,7 @@ pub(super) fn parse(
     codec: &Extension,
     before: &[CodecConfig],
     around: &[&Extension],
-    input: Input,
+    mut input: ArrayInput,
     chain: &mut Chain,
 ) -> Result<()> {
     codec.allow_only(&["chunk_shape", "codecs", "index_codecs", "index_location"])?;
@@ -51,6 +43,10 @@ pub(super) fn parse(
         .map(|(inner, outer)| outer / inner)
         .collect();
     let (index_codecs, is_index_big_endian) = index_codecs(codec, counts)?;
+    let mut of_shard = Vec::new();
+    for codec in around {
+        of_shard.extend(translate(codec, &mut input)?);
+    }
     chain.shards.push(ShardLevel {
         shape: chain.chunks.clone(),
         edges: None,
@@ -58,10 +54,7 @@ pub(super) fn parse(
         index_codecs,
         is_index_big_endian,
         is_index_at_start: is_at_start,
-        around: around
-            .iter()
-            .map(|codec| bytes_codecs::parse(codec))
-            .collect::<Result<_>>()?,
+        around: of_shard,
     });
     for (i, &axis) in axes.iter().enumerate() {
         chain.chunks[axis] = inner[i];
@@ -76,12 +69,12 @@ pub(super) fn parse(
     // transposition of their own
     let is_transposed = !axes.iter().copied().eq(0..axes.len());
     let own = (is_innermost && is_transposed)
-        .then(|| array_codecs::transposition(&chain.chunks, &axes, input.is_variable));
+        .then(|| transposition(&chain.chunks, &axes, input.is_variable));
     // the codec of objects, which the inner chain adds, stays in front
     let at = chain.filters.len() + usize::from(input.is_variable);
     parse_level(
         &list,
-        Input {
+        ArrayInput {
             shape: inner,
             axes: Some(axes),
             ..input
@@ -97,22 +90,20 @@ pub(super) fn parse(
 /// Returns the codecs before a shard, which encode its chunks instead. Transpositions are left out:
 /// the axes of the level contain them.
 fn moved_inside(before: &[CodecConfig]) -> Result<Vec<CodecConfig>> {
-    let is_moved = |filter: &CodecConfig| {
-        if ELEMENTWISE.contains(&filter.id.as_str()) {
-            Ok(filter.clone())
-        } else {
-            let why = format!(
-                "codecs: {:?} before \"sharding_indexed\" is not supported",
-                filter.id
-            );
-            Err(Error::unsupported(why))
-        }
-    };
-    before
+    let moved = before
         .iter()
-        .filter(|filter| !filter.id.ends_with("transpose"))
-        .map(is_moved)
-        .collect()
+        .filter(|filter| !filter.id.ends_with("transpose"));
+    let moved: Vec<CodecConfig> = moved.cloned().collect();
+    match moved
+        .iter()
+        .find(|filter| spec_of(&filter.id).is_none_or(|spec| !spec.is_elementwise))
+    {
+        None => Ok(moved),
+        Some(filter) => Err(Error::unsupported(format!(
+            "codecs: {:?} before \"sharding_indexed\" is not supported",
+            filter.id
+        ))),
+    }
 }
 
 /// Returns the shape of the chunks in a shard of shape `shape`.
@@ -156,21 +147,28 @@ fn index_codecs(codec: &Extension, shape: Vec<u64>) -> Result<(Vec<CodecConfig>,
         .get("index_codecs")
         .ok_or_else(|| codec.invalid("index_codecs", "is missing"))?;
     let list = parse_list(list, "index_codecs")?;
-    let mut codecs = list.iter().peekable();
-    let is_unknown = |codec: &&Extension| kind_of(&codec.name).is_none();
-    if let Some(codec) = list.iter().find(is_unknown) {
+    if let Some(codec) = list.iter().find(|codec| kind_of(codec).is_none()) {
         return Err(unknown(codec).context("index_codecs"));
     }
     // each entry has two numbers, offset and length
-    let mut input = Input::of_index([shape, vec![2]].concat());
+    let shape = [shape, vec![2]].concat();
+    let mut input = ArrayInput {
+        element: Some("<u8".to_string()),
+        itemsize: 8,
+        is_big_endian: false,
+        is_variable: false,
+        axes: Some((0..shape.len()).collect()),
+        shape,
+    };
     let mut index = Vec::new();
+    let mut codecs = list.iter().peekable();
     while let Some(codec) = codecs.next_if(|codec| codec.name == "transpose") {
-        index.extend(array_codecs::parse(codec, &mut input)?);
+        index.extend(translate(codec, &mut input)?);
     }
     let bytes = codecs
         .next()
         .ok_or_else(|| codec.invalid("index_codecs", "has no \"bytes\""))?;
-    match kind_of(&bytes.name) {
+    match kind_of(bytes) {
         _ if matches!(bytes.name.as_str(), "bytes" | "endian") => bytes.allow_only(&["endian"])?,
         Some(CodecKind::Bytes) => {
             return Err(codec.invalid(
@@ -187,20 +185,32 @@ fn index_codecs(codec: &Extension, shape: Vec<u64>) -> Result<(Vec<CodecConfig>,
     }
     let is_big_endian = super::is_big_endian(std::slice::from_ref(bytes), 0)?;
     for codec in codecs {
-        index.push(fixed_size(codec)?);
+        index.extend(fixed_size(codec, &mut input)?);
     }
     Ok((index, is_big_endian))
 }
 
 /// Translates a codec of an index from bytes to bytes.
-fn fixed_size(codec: &Extension) -> Result<CodecConfig> {
-    match codec.name.trim_start_matches("numcodecs.") {
-        "crc32c" | "crc32" | "adler32" | "fletcher32" | "jenkins_lookup3" | "shuffle" => {
-            bytes_codecs::parse(codec)
-        }
-        _ => Err(Error::damaged(format!(
+fn fixed_size(codec: &Extension, input: &mut ArrayInput) -> Result<Option<CodecConfig>> {
+    let bad = || {
+        Error::damaged(format!(
             "index_codecs: {:?} makes no fixed number of bytes",
             codec.name
-        ))),
+        ))
+    };
+    if kind_of(codec) != Some(CodecKind::Bytes) {
+        return Err(bad());
+    }
+    let config = translate(codec, input)?;
+    // a codec that cannot be built has an error of its own
+    let has_fixed_size = config.iter().all(|config| {
+        build(config, 1).map_or(true, |codec| {
+            matches!(codec.encoded_size(64), Size::Exact(_))
+        })
+    });
+    if has_fixed_size {
+        Ok(config)
+    } else {
+        Err(bad())
     }
 }

@@ -4,8 +4,9 @@
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
+use crate::zarr::codec::{CodecConfig, CodecKind, CodecSpec, ItemTypes, spec_of};
 use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::{ArrayMetadata, CodecConfig, Order};
+use crate::zarr::metadata::{ArrayMetadata, Order};
 
 /// The chain so far, and the input of the next codec.
 struct PartialChain {
@@ -83,22 +84,13 @@ impl PartialChain {
     }
 
     fn add(&mut self, codec: &CodecConfig) -> Result<()> {
-        let is_of_arrays = matches!(
-            codec.id.as_str(),
-            "astype"
-                | "bitround"
-                | "delta"
-                | "fixedscaleoffset"
-                | "packbits"
-                | "pcodec"
-                | "quantize"
-        );
-        if !is_of_arrays {
+        let known = v3_spec(codec).filter(|spec| spec.kind != CodecKind::Bytes);
+        let Some(spec) = known else {
             self.end_array();
             self.codecs.push(compressor_codec(codec, self.itemsize)?);
             self.itemsize = 1;
             return Ok(());
-        }
+        };
         if self.is_bytes {
             let why = format!(
                 "codec {:?} has no place in Zarr v3 behind one that makes bytes",
@@ -106,25 +98,22 @@ impl PartialChain {
             );
             return Err(Error::unsupported(why));
         }
-        let configuration = self.array_codec(codec)?;
-        self.push(
-            &format!("numcodecs.{}", codec.id),
-            Value::Object(configuration),
-        );
-        self.is_bytes = codec.id == "pcodec";
+        let configuration = self.array_codec(codec, spec.items)?;
+        self.push(spec.v3_names[0], Value::Object(configuration));
+        self.is_bytes = spec.kind == CodecKind::ArrayToBytes;
         Ok(())
     }
 
     /// Returns the configuration of a codec of numbers, with all types stated, and changes the type
     /// of the items to that of the codec's output.
-    fn array_codec(&mut self, codec: &CodecConfig) -> Result<Map<String, Value>> {
+    fn array_codec(&mut self, codec: &CodecConfig, items: ItemTypes) -> Result<Map<String, Value>> {
         let element = self.element.clone().ok_or_else(|| {
             Error::unsupported(format!(
                 "codec {:?} of items that are no numbers has no form in Zarr v3",
                 codec.id
             ))
         })?;
-        if self.is_big_endian && codec.id != "bitround" {
+        if self.is_big_endian && items != ItemTypes::Kept {
             // zarr-python takes the byte order from the codec or from `bytes`, depending on its
             // release
             let why = format!(
@@ -133,47 +122,43 @@ impl PartialChain {
             );
             return Err(Error::unsupported(why));
         }
-        let mut configuration: Map<String, Value> = codec
-            .parameters()
-            .map(|(n, v)| (n.to_string(), v.clone()))
-            .collect();
-        let mut settle = |name: &str, wanted: Option<&str>| {
-            let dtype = type_parameter(codec, name, wanted.unwrap_or(&element))?;
-            match wanted {
-                Some(wanted) if dtype != wanted => {
-                    let why = format!(
-                        "codec {:?}: {name} {dtype:?} has no form in Zarr v3 where items are {wanted:?}",
-                        codec.id
-                    );
-                    Err(Error::unsupported(why))
+        let mut configuration = codec.to_map();
+        let made = match items {
+            ItemTypes::Stated { decoded, encoded } => {
+                let from = type_parameter(codec, decoded, &element)?;
+                check_type(codec, decoded, &from, &element)?;
+                let to = type_parameter(codec, encoded, &element)?;
+                // zarr-python does not know the output of another `astype`
+                if codec.id == "quantize" {
+                    check_type(codec, encoded, &to, &element)?;
                 }
-                _ => {
-                    configuration.insert(name.to_string(), dtype.clone().into());
-                    Ok(dtype)
-                }
+                configuration.insert(decoded.into(), from.into());
+                configuration.insert(encoded.into(), to.clone().into());
+                to
             }
-        };
-        let made = match codec.id.as_str() {
-            "delta" | "fixedscaleoffset" => {
-                settle("dtype", Some(&element))?;
-                settle("astype", None)?
-            }
-            // zarr-python does not know the output of another `astype`
-            "quantize" => {
-                settle("dtype", Some(&element))?;
-                settle("astype", Some(&element))?
-            }
-            "astype" => {
-                settle("decode_dtype", Some(&element))?;
-                settle("encode_dtype", None)?
-            }
-            "packbits" => "|u1".to_string(),
-            _ => element,
+            ItemTypes::Bytes | ItemTypes::Labels => "|u1".to_string(),
+            ItemTypes::Kept | ItemTypes::Numbers => element,
         };
         self.itemsize = DType::parse_str(&made)?.size();
         self.element = Some(made);
         Ok(configuration)
     }
+}
+
+/// Returns what is known of a codec of v2 that v3 has.
+fn v3_spec(codec: &CodecConfig) -> Option<&'static CodecSpec> {
+    spec_of(&codec.id).filter(|spec| !spec.v3_names.is_empty() && spec.spell.is_some())
+}
+
+/// Checks that the type in a parameter is that of the items.
+fn check_type(codec: &CodecConfig, name: &str, dtype: &str, items: &str) -> Result<()> {
+    if dtype == items {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "codec {:?}: {name} {dtype:?} has no form in Zarr v3 where items are {items:?}",
+        codec.id
+    )))
 }
 
 /// Returns a dtype of the parameters, or `default` if it is absent.
@@ -197,73 +182,11 @@ fn type_parameter(codec: &CodecConfig, name: &str, default: &str) -> Result<Stri
 ///
 /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if v3 has no such codec.
 pub fn compressor_codec(compressor: &CodecConfig, itemsize: usize) -> Result<Value> {
-    let mut configuration: Map<String, Value> = compressor
-        .parameters()
-        .map(|(name, value)| (name.to_string(), value.clone()))
-        .collect();
-    let name = match compressor.id.as_str() {
-        "blosc" => {
-            blosc(&mut configuration, itemsize);
-            "blosc".to_string()
-        }
-        "gzip" => {
-            configuration.entry("level").or_insert(1.into());
-            "gzip".to_string()
-        }
-        "zstd" => {
-            configuration.entry("level").or_insert(0.into());
-            configuration.entry("checksum").or_insert(false.into());
-            "zstd".to_string()
-        }
-        "shuffle" => {
-            // without it zarr-python uses the size of the array's items
-            configuration.entry("elementsize").or_insert(4.into());
-            "numcodecs.shuffle".to_string()
-        }
-        id @ ("bz2" | "lz4" | "lzma" | "zlib" | "crc32" | "crc32c" | "adler32" | "fletcher32"
-        | "jenkins_lookup3") => {
-            format!("numcodecs.{id}")
-        }
-        _ => return Err(without_form(compressor)),
-    };
-    Ok(json!({"name": name, "configuration": configuration}))
-}
-
-/// Spells the parameters of blosc as v3 does: all of them, with a word for `shuffle`.
-fn blosc(configuration: &mut Map<String, Value>, itemsize: usize) {
-    let number = |name: &str, default: i64| {
-        configuration
-            .get(name)
-            .and_then(Value::as_i64)
-            .unwrap_or(default)
-    };
-    // c-blosc shuffles larger items as single bytes
-    let typesize = number(
-        "typesize",
-        if (1..=255).contains(&itemsize) {
-            itemsize as i64
-        } else {
-            1
-        },
-    );
-    let shuffle = match number("shuffle", 1) {
-        0 => "noshuffle",
-        2 => "bitshuffle",
-        // numcodecs' AUTOSHUFFLE
-        -1 if itemsize == 1 => "bitshuffle",
-        _ => "shuffle",
-    };
-    let clevel = number("clevel", 5);
-    let blocksize = number("blocksize", 0);
-    let cname = configuration
-        .get("cname")
-        .cloned()
-        .unwrap_or_else(|| "lz4".into());
-    *configuration = Map::from_iter([
-        ("typesize".to_string(), typesize.into()),
-        ("cname".to_string(), cname),
-        ("clevel".to_string(), clevel.into()),
-        ("shuffle".to_string(), shuffle.into()),
-        ("blocksize".to_string(), blocksize.into()),
-    ]);
+    let spec = v3_spec(compressor).filter(|spec| spec.kind == CodecKind::Bytes);
+    let (spec, spell) = spec
+        .and_then(|spec| Some((spec, spec.spell?)))
+        .ok_or_else(|| without_form(compressor))?;
+    let mut configuration = compressor.to_map();
+    spell(&mut configuration, itemsize);
+    Ok(json!({"name": spec.v3_names[0], "configuration": configuration}))
 }

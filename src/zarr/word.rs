@@ -3,7 +3,7 @@
 
 /// Returns the integer in `bytes`, which has at most 8 bytes.
 #[inline(always)]
-pub(super) fn load(bytes: &[u8], is_big_endian: bool) -> u64 {
+pub fn load(bytes: &[u8], is_big_endian: bool) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
     if is_big_endian {
@@ -14,7 +14,7 @@ pub(super) fn load(bytes: &[u8], is_big_endian: bool) -> u64 {
 
 /// Writes the lowest bytes of `value` to `bytes`, which has at most 8 bytes.
 #[inline(always)]
-pub(super) fn store(value: u64, bytes: &mut [u8], is_big_endian: bool) {
+pub fn store(value: u64, bytes: &mut [u8], is_big_endian: bool) {
     bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);
     if is_big_endian {
         bytes.reverse();
@@ -23,11 +23,7 @@ pub(super) fn store(value: u64, bytes: &mut [u8], is_big_endian: bool) {
 
 /// Applies `step` to every item of `N` bytes.
 #[inline(always)]
-pub(super) fn each<const N: usize>(
-    bytes: &mut [u8],
-    is_big_endian: bool,
-    step: impl Fn(u64) -> u64,
-) {
+pub fn each<const N: usize>(bytes: &mut [u8], is_big_endian: bool, step: impl Fn(u64) -> u64) {
     for item in bytes.as_chunks_mut::<N>().0 {
         store(step(load(item, is_big_endian)), item, is_big_endian);
     }

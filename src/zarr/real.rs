@@ -1,12 +1,12 @@
 //! Real numbers of any element type: bits to numbers, numbers to bits by stated rules, and scalars
-//! in configurations. The codecs of v3 that compute by value share it. The module knows neither
-//! codecs nor buffers. Source of the rules: the registry of Zarr extensions, "cast_value" and
+//! in documents. The fill values and the codecs of v3 share it. The module knows neither codecs nor
+//! buffers. Source of the rules: the registry of Zarr extensions, "cast_value" and
 //! "scale_offset" codecs.
 
-use super::word;
 use crate::util::json::{self, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::float_format::{Dyadic, FloatFormat, FloatValue, RoundingMode};
+use crate::zarr::word;
 
 /// Largest integer below which every integer is a double, so that `1.0` stands for exactly one
 /// integer.
@@ -14,21 +14,23 @@ const MAX_WHOLE: f64 = 9007199254740992.0;
 
 /// An element type of real numbers: its layout in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RealType {
+pub struct RealType {
     /// The numbers of the type.
     pub kind: RealKind,
     /// Size of an item in bytes, at most 8.
     pub size: usize,
-    is_big_endian: bool,
+    /// Whether items are big-endian.
+    pub is_big_endian: bool,
 }
 
 /// The numbers that a type has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RealKind {
+pub enum RealKind {
     /// Integers.
     Integer {
         /// Width in bits, from 2 to 64.
         bits: u32,
+        /// Whether there are negative ones.
         is_signed: bool,
     },
     /// Floats.
@@ -37,7 +39,7 @@ pub(super) enum RealKind {
 
 /// The rule for a number outside the range of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OutOfRange {
+pub enum OutOfRange {
     /// An error.
     Error,
     /// The nearest number: the lowest or highest integer, an infinity, or the lowest or highest
@@ -49,7 +51,7 @@ pub(super) enum OutOfRange {
 
 /// The reason why a number cannot be an item of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Misfit {
+pub enum Misfit {
     /// The number is out of range.
     Range,
     /// The number is a NaN, which the type lacks.
@@ -60,53 +62,49 @@ impl RealType {
     /// Returns the element type of a codec configuration, such as `<f4` or `float8_e4m3`. Returns
     /// `None` for other spellings and for types that are no real numbers.
     pub fn parse(name: &str) -> Option<Self> {
-        let is_big_endian = name.starts_with('>');
         let bare = name.trim_start_matches(['<', '>']);
-        let integer = |bits, is_signed| {
-            Some(RealType {
-                kind: RealKind::Integer { bits, is_signed },
-                size: 1,
-                is_big_endian: false,
-            })
-        };
-        match bare {
-            "int2" => return integer(2, true),
-            "int4" => return integer(4, true),
-            "uint2" => return integer(2, false),
-            "uint4" => return integer(4, false),
-            _ => {}
-        }
-        if let Some(format) = FloatFormat::parse(bare) {
-            return Some(RealType {
-                kind: RealKind::Float(format),
-                size: format.size(),
-                is_big_endian,
-            });
-        }
-        let dtype = DType::parse_str(name)
-            .ok()
-            .filter(|dtype| dtype.size() <= 8)?;
-        let size = dtype.size();
-        let bits = 8 * dtype.size() as u32;
-        let kind = match (dtype.kind(), size) {
-            (DTypeKind::Int, _) => RealKind::Integer {
-                bits,
-                is_signed: true,
-            },
-            (DTypeKind::UInt, _) => RealKind::Integer {
-                bits,
-                is_signed: false,
-            },
-            (DTypeKind::Float, 2) => RealKind::Float(FloatFormat::parse("float16")?),
-            (DTypeKind::Float, 4) => RealKind::Float(FloatFormat::parse("float32")?),
-            (DTypeKind::Float, 8) => RealKind::Float(FloatFormat::parse("float64")?),
-            _ => return None,
+        let (kind, size) = if let Some((bits, is_signed)) = narrow_integer(bare) {
+            (RealKind::Integer { bits, is_signed }, 1)
+        } else if let Some(format) = FloatFormat::parse(bare) {
+            (RealKind::Float(format), format.size())
+        } else {
+            let dtype = DType::parse_str(name).ok()?;
+            let size = dtype.size();
+            let bits = 8 * size as u32;
+            let kind = match (dtype.kind(), size) {
+                (DTypeKind::Int | DTypeKind::UInt, _) => RealKind::Integer {
+                    bits,
+                    is_signed: *dtype.kind() == DTypeKind::Int,
+                },
+                (DTypeKind::Float, 2..=8) => {
+                    RealKind::Float(FloatFormat::parse(&format!("float{bits}"))?)
+                }
+                _ => return None,
+            };
+            (kind, size)
         };
         Some(RealType {
             kind,
             size,
-            is_big_endian: dtype.is_big_endian(),
+            is_big_endian: name.starts_with('>'),
         })
+    }
+
+    /// Returns the type of the real numbers in an item of an element type, and their number: two if
+    /// the items are complex.
+    pub fn parse_parts(name: &str) -> Option<(Self, usize)> {
+        let bare = name.trim_start_matches(['<', '>']);
+        let part = match bare {
+            "c8" => "float32",
+            "c16" => "float64",
+            _ => match bare.strip_prefix("complex_") {
+                Some(part) => part,
+                None => return Some((Self::parse(name)?, 1)),
+            },
+        };
+        let order = &name[..name.len() - bare.len()];
+        let part = Self::parse(&format!("{order}{part}"))?;
+        matches!(part.kind, RealKind::Float(_)).then_some((part, 2))
     }
 
     /// Returns the bits of an item of [`RealType::size`] bytes.
@@ -303,12 +301,7 @@ impl RealType {
     /// `None` if the type has no such number.
     pub fn scalar(self, value: &Value) -> Option<u64> {
         let RealKind::Float(format) = self.kind else {
-            let whole = || {
-                json::float(value)
-                    .filter(|x| x.fract() == 0.0 && x.abs() <= MAX_WHOLE)
-                    .map(|x| x as i128)
-            };
-            return self.integer_bits(value.as_number()?.as_str().parse().ok().or_else(whole)?);
+            return self.integer_bits(integer(value)?);
         };
         if let Some(digits) = json::text(value).and_then(|text| text.strip_prefix("0x")) {
             let is_whole =
@@ -337,6 +330,26 @@ impl RealType {
             RealKind::Float(format) => format!("{:?}", format.to_f64(bits)),
         }
     }
+}
+
+/// Returns the width in bits of an integer type below one byte, and whether it is signed.
+pub fn narrow_integer(name: &str) -> Option<(u32, bool)> {
+    match name {
+        "int2" => Some((2, true)),
+        "int4" => Some((4, true)),
+        "uint2" => Some((2, false)),
+        "uint4" => Some((4, false)),
+        _ => None,
+    }
+}
+
+/// Parses an integer, which may be written with a fraction of zeros.
+fn integer(value: &Value) -> Option<i128> {
+    value.as_number()?.as_str().parse().ok().or_else(|| {
+        json::float(value)
+            .filter(|number| number.fract() == 0.0 && number.abs() <= MAX_WHOLE)
+            .map(|number| number as i128)
+    })
 }
 
 #[cfg(test)]

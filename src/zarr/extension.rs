@@ -49,10 +49,11 @@ impl Extension {
                 "{field}: must_understand of {name:?} is not a boolean"
             )));
         }
-        let known = |member: &&String| {
-            ["name", "configuration", "must_understand"].contains(&member.as_str())
-        };
-        match object.keys().find(|member| !known(member)) {
+        const MEMBERS: [&str; 3] = ["name", "configuration", "must_understand"];
+        match object
+            .keys()
+            .find(|member| !MEMBERS.contains(&member.as_str()))
+        {
             Some(member) => Err(Error::unsupported(format!(
                 "{field}: {name:?} has an unknown member {member:?}"
             ))),
@@ -108,9 +109,11 @@ impl Extension {
     /// [`Kind::Damaged`](crate::error::Kind::Damaged) if it is absent or anything else.
     pub fn lengths(&self, name: &str) -> Result<Vec<u64>> {
         let list = self.get(name).and_then(Value::as_array);
-        let list = list.ok_or_else(|| self.invalid(name, "is not a list of integers"))?;
-        let length = |value: &Value| value.as_u64().filter(|n| *n <= i64::MAX as u64);
-        let lengths: Option<Vec<u64>> = list.iter().map(length).collect();
+        let lengths = list.and_then(|list| {
+            list.iter()
+                .map(|value| value.as_u64().filter(|n| *n <= i64::MAX as u64))
+                .collect()
+        });
         lengths.ok_or_else(|| self.invalid(name, "is not a list of integers"))
     }
 

@@ -5,10 +5,6 @@ use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::DType;
 
-/// Why the codecs of the library zfp are refused.
-pub const NO_ZFP: &str =
-    "is that of the library zfp, which this program does not have; read the array with zarr-python";
-
 /// The id and parameters of a codec. Example: `{"id": "zlib", "level": 1}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodecConfig {
@@ -46,6 +42,11 @@ impl CodecConfig {
             id: id.to_string(),
             parameters,
         }
+    }
+
+    /// Returns the parameters as a JSON object.
+    pub fn to_map(&self) -> Map<String, Value> {
+        self.parameters.clone()
     }
 
     /// Returns the JSON object of the codec.
@@ -148,8 +149,9 @@ impl CodecConfig {
 
     /// Returns a dtype parameter, or `None` if it is absent or null.
     pub fn dtype(&self, name: &str) -> Result<Option<DType>> {
-        let parse = |v| DType::parse(v).map_err(|e| self.invalid(name, e.message()));
-        self.get(name).map(parse).transpose()
+        self.get(name)
+            .map(|value| DType::parse(value).map_err(|e| self.invalid(name, e.message())))
+            .transpose()
     }
 
     /// Returns the error for a wrong value of parameter `name`. `why` follows the name, as in "is

@@ -3,26 +3,12 @@
 //! array, however, must be usable with zarr-python and numcodecs 0.15. Source of the rules: the
 //! constructors and `view` calls of numcodecs 0.15.
 
-use super::{Pipeline, build};
 use crate::error::{Error, Result};
-use crate::util::json::Value;
+use crate::zarr::codec::{CodecConfig, CodecSpec, Intermediate, ItemTypes, Size};
+use crate::zarr::codec::{build, refused, spec_of};
 use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
-
-/// Maximum size of a chunk for numcodecs' blosc in bytes.
-const MAX_BLOSC: usize = blosc_src::BLOSC_MAX_BUFFERSIZE as usize;
-
-/// Maximum size of a chunk for numcodecs' lz4 in bytes.
-const MAX_LZ4: usize = 0x7E00_0000;
-
-/// The data between two codecs.
-#[derive(Clone)]
-struct Intermediate {
-    /// The dtype of the items; single bytes after a codec that makes bytes.
-    items: DType,
-    /// Whether the size depends on the values.
-    is_variable: bool,
-}
+use crate::zarr::metadata::ArrayMetadata;
+use crate::zarr::pipeline::Pipeline;
 
 /// Checks that zarr-python can open an array with this metadata and chunks of `chunk_size` bytes,
 /// and reads back the values that it writes. Filters may round. Filters configured for another type
@@ -32,28 +18,22 @@ struct Intermediate {
 ///
 /// [`Kind::Invalid`](crate::error::Kind::Invalid), or the error of [`build`].
 pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> {
-    let kept = usize::from(meta.has_objects());
     let mut data = Intermediate {
         items: meta.dtype.clone(),
         is_variable: false,
     };
-    if let Some(codec) = meta.object_codec() {
-        check_parameters(codec)?;
-        check_object_codec(codec, &meta.dtype)?;
-        data = Intermediate {
-            items: single_bytes()?,
-            is_variable: true,
-        };
+    if let Some(config) = meta.object_codec() {
+        check_object_codec(config, &data)?;
+        data = single_bytes(true)?;
     }
+    let kept = usize::from(meta.has_objects());
     for config in meta.filters.iter().skip(kept).chain(&meta.compressor) {
-        check_parameters(config)?;
         data = check_step(config, data)?;
     }
-    let limit = match meta.compressor.as_ref().map(|config| config.id.as_str()) {
-        Some("blosc") => MAX_BLOSC,
-        Some("lz4") => MAX_LZ4,
-        _ => usize::MAX,
-    };
+    let compressor = meta.compressor.as_ref();
+    let limit = compressor
+        .and_then(|config| spec_of(&config.id))
+        .map_or(usize::MAX, |spec| spec.max_chunk);
     if chunk_size > limit && !meta.has_objects() {
         return Err(Error::invalid(format!(
             "a chunk has {chunk_size} bytes, its compressor takes {limit}"
@@ -74,7 +54,7 @@ pub fn check_interchange(meta: &ArrayMetadata, chunk_size: usize) -> Result<()> 
 ///
 /// [`Kind::Invalid`](crate::error::Kind::Invalid), or the error of [`build`].
 pub fn check_compressor(config: &CodecConfig) -> Result<()> {
-    if !["blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"].contains(&config.id.as_str()) {
+    if spec_of(&config.id).is_none_or(|spec| spec.defaults.is_empty()) {
         // an unknown codec has an error of its own
         build(config, 1)?;
         return Err(Error::invalid(format!(
@@ -88,50 +68,37 @@ pub fn check_compressor(config: &CodecConfig) -> Result<()> {
         .map_err(|e| Error::invalid(e.0))
 }
 
-fn single_bytes() -> Result<DType> {
-    DType::parse_str("|u1")
+fn single_bytes(is_variable: bool) -> Result<Intermediate> {
+    Ok(Intermediate {
+        items: DType::parse_str("|u1")?,
+        is_variable,
+    })
 }
 
 /// Returns the output of a codec for the input `given`, or an error if the codec must not be
 /// applied to it.
 fn check_step(config: &CodecConfig, given: Intermediate) -> Result<Intermediate> {
-    let refused = |why: &str| Err(Error::invalid(format!("codec {:?}: {why}", config.id)));
-    let id = config.id.as_str();
-    match id {
-        "json2" | "msgpack2" | "pickle" | "vlen-array" | "vlen-bytes" | "vlen-utf8" => {
-            refused("encodes objects, which the items here are not")
+    let spec = check_parameters(config)?;
+    if spec.is_object_codec {
+        return Err(refused(
+            config,
+            "encodes objects, which the items here are not",
+        ));
+    }
+    (spec.check_input)(config, &given)?;
+    match spec.items {
+        ItemTypes::Kept => Ok(given),
+        ItemTypes::Stated { decoded, encoded } => check_typed(config, decoded, encoded, &given),
+        ItemTypes::Labels => {
+            let made = check_typed(config, "dtype", "astype", &given)?;
+            match config.get("astype") {
+                Some(_) => Ok(made),
+                None => single_bytes(given.is_variable),
+            }
         }
-        // needs an extra package, which is rarely installed
-        "crc32c" => {
-            refused("numcodecs has it only together with another package; crc32 is in all of them")
-        }
-        "packbits" if *given.items.kind() != DTypeKind::Bool => {
-            refused("keeps booleans alone, other values would be lost")
-        }
-        "bitround"
-            if *given.items.kind() != DTypeKind::Float
-                || given.items.is_big_endian()
-                || given.items.size() > 8 =>
-        {
-            refused("rounds little-endian floats of 2, 4 or 8 bytes, which the items here are not")
-        }
-        "bitround" => Ok(given),
-        "delta" | "fixedscaleoffset" | "quantize" | "categorize" => {
-            check_typed(config, "dtype", "astype", &given)
-        }
-        "astype" => check_typed(config, "decode_dtype", "encode_dtype", &given),
-        "shuffle" if given.is_variable && config.int("elementsize", 4, 0, i64::MAX)? > 1 => {
-            refused("can't shuffle compressed bytes, whose number may be odd")
-        }
-        _ => {
-            let is_fixed = matches!(
-                build(config, given.items.size())?.encoded_size(64),
-                super::Size::Exact(_)
-            );
-            Ok(Intermediate {
-                items: single_bytes()?,
-                is_variable: given.is_variable || !is_fixed,
-            })
+        ItemTypes::Bytes | ItemTypes::Numbers => {
+            let size = build(config, given.items.size())?.encoded_size(64);
+            single_bytes(given.is_variable || !matches!(size, Size::Exact(_)))
         }
     }
 }
@@ -147,98 +114,46 @@ fn check_typed(
     let Some(dtype) = config.dtype(from)? else {
         return Err(config.invalid(from, "is missing"));
     };
-    let loses = !build(config, given.items.size())?.is_lossless();
+    let is_lossless = build(config, given.items.size())?.is_lossless();
     // a lossless filter may be configured for another type of the same size
-    if dtype.size() != given.items.size() || loses && dtype != given.items {
+    if dtype.size() != given.items.size() || !is_lossless && dtype != given.items {
         return Err(config.invalid(
             from,
             "is not the type of the items it is given: their values would be lost",
         ));
     }
-    let made = match config.dtype(to)? {
-        Some(made) => made,
-        None if config.id == "categorize" => single_bytes()?,
-        None => dtype,
-    };
     Ok(Intermediate {
-        items: made,
+        items: config.dtype(to)?.unwrap_or(dtype),
         is_variable: given.is_variable,
     })
 }
 
-/// Checks that `config` encodes objects of this dtype.
-fn check_object_codec(config: &CodecConfig, dtype: &DType) -> Result<()> {
-    match config.id.as_str() {
-        "pickle" => Err(Error::invalid(
-            "codec \"pickle\": numcodecs reads no pickles unless told to: they may hold any program",
-        )),
-        // object codecs treat a struct as opaque bytes
-        _ if *dtype.kind() != DTypeKind::Object => Err(Error::invalid(format!(
-            "codec {:?} doesn't encode structs that hold objects",
-            config.id
-        ))),
-        "vlen-array" => match config.dtype("dtype")? {
-            Some(item) if item.size() > 0 && !item.has_objects() => Ok(()),
-            _ => Err(config.invalid("dtype", "is missing, or no type of numbers")),
-        },
-        "json2" | "msgpack2" | "vlen-bytes" | "vlen-utf8" => Ok(()),
-        id => Err(Error::invalid(format!(
-            "codec {id:?} doesn't encode objects: the first filter must"
-        ))),
+/// Checks that `config` encodes objects of the dtype of `given`.
+fn check_object_codec(config: &CodecConfig, given: &Intermediate) -> Result<()> {
+    let spec = check_parameters(config)?;
+    // object codecs treat a struct as opaque bytes
+    if *given.items.kind() != DTypeKind::Object {
+        return Err(refused(config, "doesn't encode structs that hold objects"));
     }
+    if !spec.is_object_codec {
+        return Err(refused(
+            config,
+            "doesn't encode objects: the first filter must",
+        ));
+    }
+    (spec.check_input)(config, given)
 }
 
-/// Checks that numcodecs accepts every parameter as it is spelled. The codecs of this crate also
-/// accept null for a default, and 1.0 and true for 1.
-fn check_parameters(config: &CodecConfig) -> Result<()> {
+/// Checks that numcodecs accepts every parameter as it is spelled, and returns what is known of the
+/// codec. The codecs of this crate also accept null for a default, and 1.0 and true for 1.
+fn check_parameters(config: &CodecConfig) -> Result<&'static CodecSpec> {
+    let spec = spec_of(&config.id).unwrap_or(&CodecSpec::BYTES);
     for (name, value) in config.parameters() {
-        let is_fine = match (config.id.as_str(), name, value) {
-            ("blosc", "typesize", _) => {
-                return Err(config.invalid(name, "is a parameter that older numcodecs don't know"));
-            }
-            ("lzma", "filters", Value::Array(_)) => config.int("format", 1, 0, 3)? == 3,
-            ("lzma", "preset" | "filters", Value::Null) => true,
-            ("jenkins_lookup3", "prefix", Value::Null) => true,
-            ("delta" | "fixedscaleoffset" | "quantize", "astype", Value::Null) => true,
-            ("fixedscaleoffset", "offset" | "scale", Value::Number(_)) => true,
-            ("zstd", "checksum", Value::Bool(_)) => true,
-            ("shuffle", "elementsize", value) => value.as_i64().is_some_and(|size| size > 0),
-            ("lzma", "preset", value) => value
-                .as_u64()
-                .is_some_and(|preset| preset <= u64::from(u32::MAX)),
-            ("jenkins_lookup3", "initval", value) => value.as_u64().is_some(),
-            ("json2" | "msgpack2", ..) => is_default(config, name, value),
-            (_, _, Value::Number(_)) => value
-                .as_i64()
-                .is_some_and(|number| i32::try_from(number).is_ok()),
-            (_, _, Value::String(_)) => true,
-            ("categorize", "labels", Value::Array(_)) => true,
-            _ => false,
-        };
-        if !is_fine {
+        if !(spec.accepts)(config, name, value)? {
             return Err(config.invalid(name, "is not what numcodecs takes there"));
         }
     }
-    Ok(())
-}
-
-/// Returns whether a parameter of an object codec is numcodecs' default. This crate does not
-/// interpret these parameters.
-fn is_default(config: &CodecConfig, name: &str, value: &Value) -> bool {
-    match (config.id.as_str(), name) {
-        ("json2", "encoding") => value == "utf-8",
-        ("json2", "skipkeys") | ("msgpack2", "use_single_float" | "raw") => {
-            *value == Value::Bool(false)
-        }
-        ("json2", "indent") => value.is_null(),
-        ("json2", "separators") => {
-            value.is_null()
-                || value
-                    .as_array()
-                    .is_some_and(|pair| pair.as_slice() == [Value::from(","), ":".into()])
-        }
-        _ => *value == Value::Bool(true),
-    }
+    Ok(spec)
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 //! result. So no codec writes more than expected, and decoding takes no more memory than one chunk
 //! may, whatever filters a document names.
 
-use super::{Codec, Size, build};
 use crate::error::{Error, Result};
 use crate::util::json::Value;
 use crate::util::memory;
-use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
+use crate::zarr::codec::{Codec, CodecConfig, ItemTypes, PartialDecode, Size, build, spec_of};
+use crate::zarr::metadata::ArrayMetadata;
 use std::borrow::Cow;
 use std::cell::RefCell;
 
@@ -26,26 +26,11 @@ thread_local! {
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// The way to decode a part of a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PartialDecode {
-    /// Only the whole chunk can be decoded.
-    No,
-    /// Chunks are stored decoded, so any range of bytes can be read.
-    Plain,
-    /// Chunks are stored as blosc frames, whose blocks can be decoded; see
-    /// [`BloscHeader`](super::BloscHeader).
-    Blosc,
-    /// Chunks are stored as zstd frames, whose beginnings can be decoded; see
-    /// [`ZstdFrame`](super::ZstdFrame).
-    Zstd,
-}
-
 /// The codecs of an array, ready to use.
 ///
 /// ```
-/// use zarrfs::zarr::codec::Pipeline;
 /// use zarrfs::zarr::metadata::ArrayMetadata;
+/// use zarrfs::zarr::pipeline::Pipeline;
 ///
 /// let metadata = ArrayMetadata::parse(br#"{"zarr_format": 2, "shape": [4], "chunks": [4], "dtype": "<i2", "order": "C",
 ///     "fill_value": 0, "compressor": {"id": "zlib", "level": 1}, "filters": null}"#)?;
@@ -194,16 +179,11 @@ impl Pipeline {
     /// two buffers at a time.
     pub fn scratch(&self) -> usize {
         let between = self.sizes.get(1..self.steps.len()).unwrap_or_default();
-        let largest = |first| {
-            between
-                .iter()
-                .skip(first)
-                .step_by(2)
-                .map(|size| size.max())
-                .max()
-                .unwrap_or(0)
-        };
-        largest(0).saturating_add(largest(1))
+        let mut largest = [0; 2];
+        for (i, size) in between.iter().enumerate() {
+            largest[i % 2] = size.max().max(largest[i % 2]);
+        }
+        largest[0].saturating_add(largest[1])
     }
 
     /// Returns the maximum size in bytes of a chunk that this crate encodes.
@@ -327,8 +307,8 @@ impl Pipeline {
     /// The errors of [`Pipeline::encode`].
     pub fn check_encodes(&self, itemsize: usize, chunk_size: usize) -> Result<()> {
         let mut stored = Vec::new();
-        let mut zeros = |len| self.encode(&memory::zeroed(len)?, &mut stored);
-        zeros(itemsize).or_else(|_| zeros(chunk_size))
+        self.encode(&memory::zeroed(itemsize)?, &mut stored)
+            .or_else(|_| self.encode(&memory::zeroed(chunk_size)?, &mut stored))
     }
 
     /// Applies the steps. The last one encodes into `stored`, the others into `input` and `other`
@@ -359,10 +339,15 @@ impl Pipeline {
     }
 }
 
+/// Returns the types of the items that a codec decodes and encodes.
+fn item_types(config: &CodecConfig) -> ItemTypes {
+    spec_of(&config.id).map_or(ItemTypes::Bytes, |spec| spec.items)
+}
+
 /// Returns `config`. A codec that needs the dtype of its items but does not state it gets `dtype`.
 fn with_dtype<'a>(config: &'a CodecConfig, dtype: Option<&Value>) -> Cow<'a, CodecConfig> {
-    match dtype {
-        Some(dtype) if config.id == "pcodec" && config.get("dtype").is_none() => {
+    match (item_types(config), dtype) {
+        (ItemTypes::Numbers, Some(dtype)) if config.get("dtype").is_none() => {
             Cow::Owned(config.clone().with("dtype", dtype.clone()))
         }
         _ => Cow::Borrowed(config),
@@ -372,10 +357,9 @@ fn with_dtype<'a>(config: &'a CodecConfig, dtype: Option<&Value>) -> Cow<'a, Cod
 /// Returns the dtype of the items into which the codec `config` encodes items of type `dtype`, or
 /// `None` for bytes.
 fn encoded_dtype<'a>(config: &'a CodecConfig, dtype: Option<&'a Value>) -> Option<&'a Value> {
-    match config.id.as_str() {
-        "delta" | "fixedscaleoffset" | "quantize" => config.get("astype").or(config.get("dtype")),
-        "astype" => config.get("encode_dtype"),
-        "bitround" | "transpose" => dtype,
+    match item_types(config) {
+        ItemTypes::Stated { decoded, encoded } => config.get(encoded).or(config.get(decoded)),
+        ItemTypes::Kept => dtype,
         _ => None,
     }
 }

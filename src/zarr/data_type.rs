@@ -4,7 +4,10 @@
 
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value, json};
-use crate::zarr::dtype::{DType, DTypeKind, check_values};
+use crate::zarr::dtype::{DType, DTypeKind, UNITS};
+use crate::zarr::dtype::{check_values, number_code, number_name, time_unit};
+use crate::zarr::float_format::FloatFormat;
+use crate::zarr::real::narrow_integer;
 
 /// A parsed data type.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,18 +43,17 @@ impl DataType {
     /// [`Kind::Damaged`](crate::error::Kind::Damaged) for a bad configuration or an item that is
     /// too large.
     pub fn parse(value: &Value, big_endian: bool) -> Result<DataType> {
-        let parse = || {
-            check_values(value)?;
-            let spelling = Spelling::parse(value, big_endian)?;
-            let dtype = DType::parse(&spelling.dtype)?;
-            let numpy = spelling.is_numpy.then_some(spelling.dtype);
-            Ok(DataType {
-                dtype,
-                numpy,
-                element: spelling.element,
-            })
-        };
-        parse().map_err(|e: Error| e.context("data_type"))
+        Self::parse_value(value, big_endian).map_err(|e| e.context("data_type"))
+    }
+
+    fn parse_value(value: &Value, big_endian: bool) -> Result<DataType> {
+        check_values(value)?;
+        let spelling = Spelling::parse(value, big_endian)?;
+        Ok(DataType {
+            dtype: DType::parse(&spelling.dtype)?,
+            numpy: spelling.is_numpy.then_some(spelling.dtype),
+            element: spelling.element,
+        })
     }
 }
 
@@ -62,7 +64,12 @@ impl Spelling {
             configuration.check_names(&[])?;
             return Spelling::raw_bits(bits);
         }
-        if let Some(code) = number_code(name) {
+        let numpy_name = match name {
+            "complex_float32" => "complex64",
+            "complex_float64" => "complex128",
+            _ => name,
+        };
+        if let Some(code) = number_code(numpy_name) {
             configuration.check_names(&[])?;
             return Ok(Spelling::number(code, big_endian));
         }
@@ -234,12 +241,12 @@ impl<'a> Configuration<'a> {
 }
 
 /// Returns the name of a data type that [`DataType::parse`] accepted.
-pub(super) fn name(data_type: &Value) -> Option<&str> {
+pub(crate) fn name(data_type: &Value) -> Option<&str> {
     json::text(data_type).or_else(|| json::text(data_type.get("name")?))
 }
 
 /// Returns the names and data types of the fields of a struct that [`DataType::parse`] accepted.
-pub(super) fn fields(data_type: &Value) -> Option<Vec<(&str, &Value)>> {
+pub(crate) fn fields(data_type: &Value) -> Option<Vec<(&str, &Value)>> {
     data_type
         .get("configuration")?
         .get("fields")?
@@ -275,16 +282,13 @@ fn record_orders(dtype: &DType, orders: &mut [bool; 2]) {
 }
 
 fn json_of(dtype: &DType, spelled: &Value) -> Option<Value> {
-    let with =
-        |name: &str, configuration: Value| json!({"name": name, "configuration": configuration});
-    let length = || json!({"length_bytes": dtype.size()});
-    let time = |name: &str| Some(with(name, unit_of(json::text(spelled)?)?));
-    Some(match dtype.kind() {
-        DTypeKind::Void => with("raw_bytes", length()),
-        DTypeKind::Bytes => with("null_terminated_bytes", length()),
-        DTypeKind::Text => with("fixed_length_utf32", length()),
-        DTypeKind::DateTime => time("numpy.datetime64")?,
-        DTypeKind::TimeDelta => time("numpy.timedelta64")?,
+    let length = json!({"length_bytes": dtype.size()});
+    let (name, configuration) = match dtype.kind() {
+        DTypeKind::Void => ("raw_bytes", length),
+        DTypeKind::Bytes => ("null_terminated_bytes", length),
+        DTypeKind::Text => ("fixed_length_utf32", length),
+        DTypeKind::DateTime => ("numpy.datetime64", unit_of(json::text(spelled)?)?),
+        DTypeKind::TimeDelta => ("numpy.timedelta64", unit_of(json::text(spelled)?)?),
         DTypeKind::Object => return None,
         DTypeKind::Struct(fields) => {
             let parts = spelled
@@ -295,82 +299,36 @@ fn json_of(dtype: &DType, spelled: &Value) -> Option<Value> {
                     json_of(&field.dtype, part.get(1)?).filter(|_| field.shape.is_empty())?;
                 Some(json!({"name": field.name, "data_type": data_type}))
             });
-            with(
+            (
                 "struct",
                 json!({"fields": parts.collect::<Option<Vec<_>>>()?}),
             )
         }
         _ => {
             let canonical = DType::canonical(json::text(spelled)?).ok()?;
-            NUMBERS
-                .iter()
-                .find(|(_, code)| canonical.get(1..) == Some(code))?
-                .0
-                .into()
+            return Some(number_name(canonical.get(1..)?)?.into());
         }
-    })
+    };
+    Some(json!({"name": name, "configuration": configuration}))
 }
 
 /// Returns the configuration of a time type: its unit in a type string such as `<M8[25s]`.
 fn unit_of(text: &str) -> Option<Value> {
-    let unit = text
-        .split_once('[')
-        .map_or("generic]", |(_, unit)| unit)
-        .strip_suffix(']')?
-        .replace('μ', "u");
-    let word = unit.trim_start_matches(|c: char| c.is_ascii_digit());
-    let factor = match &unit[..unit.len() - word.len()] {
+    let (count, word) = time_unit(text).unwrap_or(("", "generic"));
+    let factor = match count {
         _ if word == "generic" => 1,
         "" => 1,
         digits => digits.parse::<u64>().ok()?,
     };
-    Some(json!({"unit": word, "scale_factor": factor}))
-}
-
-/// Time units of NumPy.
-const UNITS: [&str; 14] = [
-    "Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic",
-];
-
-/// The names of numbers that NumPy has, and their type strings. The first name of a type string is
-/// the one to write.
-const NUMBERS: [(&str, &str); 16] = [
-    ("bool", "b1"),
-    ("int8", "i1"),
-    ("int16", "i2"),
-    ("int32", "i4"),
-    ("int64", "i8"),
-    ("uint8", "u1"),
-    ("uint16", "u2"),
-    ("uint32", "u4"),
-    ("uint64", "u8"),
-    ("float16", "f2"),
-    ("float32", "f4"),
-    ("float64", "f8"),
-    ("complex64", "c8"),
-    ("complex128", "c16"),
-    ("complex_float32", "c8"),
-    ("complex_float64", "c16"),
-];
-
-fn number_code(name: &str) -> Option<&'static str> {
-    NUMBERS
-        .iter()
-        .find(|(other, _)| *other == name)
-        .map(|(_, code)| *code)
+    Some(json!({"unit": word.replace('μ', "u"), "scale_factor": factor}))
 }
 
 /// Returns the size in bytes of an item of a type that NumPy lacks.
 fn opaque_size(name: &str) -> Option<u64> {
     match name {
-        "bfloat16" => Some(2),
         "complex_bfloat16" | "complex_float16" => Some(4),
-        "float8_e3m4" | "float8_e4m3" | "float8_e4m3b11fnuz" | "float8_e4m3fn"
-        | "float8_e4m3fnuz" => Some(1),
-        "float8_e5m2" | "float8_e5m2fnuz" | "float8_e8m0fnu" => Some(1),
-        "float6_e2m3fn" | "float6_e3m2fn" | "float4_e2m1fn" => Some(1),
-        "int2" | "int4" | "uint2" | "uint4" => Some(1),
-        _ => None,
+        _ if narrow_integer(name).is_some() => Some(1),
+        _ => FloatFormat::parse(name).map(|format| format.size() as u64),
     }
 }
 
