@@ -53,104 +53,103 @@ pub const DATASET: &str = "dataset.nc";
 /// Maximum number of flat bytes behind a header: no file is longer than 2^63 - 1 bytes.
 const MAX_FLAT: u64 = i64::MAX as u64 - (1 << 40);
 
-/// A file that describes or holds the flat bytes of an array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// NumPy's format, which `numpy.load` reads and maps.
-    Npy,
-    /// ENVI's header, which GDAL also reads.
-    Envi,
-    /// GDAL's virtual raster over `data.raw`.
-    Vrt,
-    /// NRRD's detached header, for ITK, VTK, Slicer and teem.
-    Nrrd,
-    /// MetaImage, for ITK and VTK.
-    MetaImage,
-    /// XDMF, for VTK, ParaView and VisIt.
-    Xdmf,
-    /// The descriptor file of GrADS, which CDO also imports.
-    Grads,
-    /// Text for people, with lines to copy for programs that need the shape.
-    Readme,
-    /// The values as text.
-    Text,
-    /// NIfTI, for neuroimaging.
-    Nifti,
-    /// TIFF.
-    Tiff,
+/// What is special about the content of a format's files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FormatContent {
+    /// The file describes the array.
+    Description,
+    /// The file ends with the flat bytes, which can be written through it.
+    FlatBytes,
+    /// The file is made of the values.
+    Values,
 }
 
-/// The properties that distinguish a format.
+/// All that distinguishes a format. Each format's module has one, and everything else that the
+/// program knows of the format follows from it.
 struct FormatSpec {
     /// The name of the file in an array's directory.
     name: &'static str,
     /// The word for the format on the command line.
     id: &'static str,
+    /// The programs that read the file, with a command to try, if `README.txt` names them.
+    readers: Option<&'static str>,
+    content: FormatContent,
+    /// Whether the file is a container that a mount shows only if the user asks for it.
+    is_container: bool,
+    /// Whether the format has the types that NumPy lacks.
+    has_all_types: bool,
     /// Whether the format has the array's dtype and shape.
     fits: fn(&ArrayMetadata) -> bool,
-    /// The function that builds the file without the flat bytes.
+    /// Whether the format can express what attributes and coordinates say of an array that it fits;
+    /// `None` if it can always do that, or leaves it out without misleading a reader.
+    can_describe: Option<fn(&Described) -> bool>,
+    /// Builds the file without the flat bytes.
     header: fn(&Described) -> Result<Composite>,
 }
 
-impl Format {
-    /// All formats, in the order in which they are listed.
-    pub const ALL: [Format; 11] = [
-        Format::Npy,
-        Format::Envi,
-        Format::Vrt,
-        Format::Nrrd,
-        Format::MetaImage,
-        Format::Xdmf,
-        Format::Grads,
-        Format::Readme,
-        Format::Text,
-        Format::Nifti,
-        Format::Tiff,
-    ];
+impl FormatSpec {
+    /// The properties of most formats: a text about every array.
+    const DEFAULT: FormatSpec = FormatSpec {
+        name: "",
+        id: "",
+        readers: None,
+        content: FormatContent::Description,
+        is_container: false,
+        has_all_types: false,
+        fits: |_| true,
+        can_describe: None,
+        header: |_| Ok(Composite::default()),
+    };
+}
 
-    fn spec(self) -> FormatSpec {
-        let spec = |name, id, fits, header| FormatSpec {
-            name,
-            id,
-            fits,
-            header,
-        };
-        match self {
-            Format::Npy => spec("data.npy", "npy", npy::fits, |array| {
-                Ok(npy::header(&array.metadata).into())
-            }),
-            Format::Envi => spec("data.raw.hdr", "envi", envi::fits, |array| {
-                Ok(envi::text(array).into())
-            }),
-            Format::Vrt => spec("data.vrt", "vrt", vrt::fits, |array| Ok(vrt::file(array))),
-            Format::Nrrd => spec("data.nhdr", "nrrd", nrrd::fits, |array| {
-                Ok(nrrd::text(array).into())
-            }),
-            Format::MetaImage => spec("data.mhd", "mhd", meta_image::fits, |array| {
-                Ok(meta_image::text(array).into())
-            }),
-            Format::Xdmf => spec("data.xmf", "xdmf", xdmf::fits, |array| {
-                Ok(xdmf::text(array).into())
-            }),
-            Format::Grads => spec("data.ctl", "ctl", grads::fits, |array| {
-                Ok(grads::text(array).into())
-            }),
-            Format::Readme => spec(
-                "README.txt",
-                "readme",
-                |_| true,
-                |array| Ok(readme::text(array).into()),
-            ),
-            Format::Text => spec("values.txt", "txt", text::fits, text::file),
-            Format::Nifti => spec("data.nii", "nii", nifti::fits, |array| {
-                Ok(nifti::header(array).into())
-            }),
-            Format::Tiff => spec("data.tif", "tif", tiff::fits, |array| {
-                Ok(tiff::header(array).into())
-            }),
+/// Defines [`Format`], with a variant for each module that has a [`FormatSpec`].
+macro_rules! formats {
+    ($($(#[$about:meta])* $format:ident => $module:ident,)*) => {
+        /// A file that describes or holds the flat bytes of an array.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Format {
+            $($(#[$about])* $format,)*
         }
-    }
 
+        impl Format {
+            /// All formats, in the order in which they are listed.
+            pub const ALL: [Format; [$(stringify!($format)),*].len()] = [$(Format::$format),*];
+
+            fn spec(self) -> &'static FormatSpec {
+                match self {
+                    $(Format::$format => &$module::FORMAT,)*
+                }
+            }
+        }
+    };
+}
+
+formats! {
+    /// NumPy's format, which `numpy.load` reads and maps.
+    Npy => npy,
+    /// ENVI's header, which GDAL also reads.
+    Envi => envi,
+    /// GDAL's virtual raster over `data.raw`.
+    Vrt => vrt,
+    /// NRRD's detached header, for ITK, VTK, Slicer and teem.
+    Nrrd => nrrd,
+    /// MetaImage, for ITK and VTK.
+    MetaImage => meta_image,
+    /// XDMF, for VTK, ParaView and VisIt.
+    Xdmf => xdmf,
+    /// The descriptor file of GrADS, which CDO also imports.
+    Grads => grads,
+    /// Text for people, with lines to copy for programs that need the shape.
+    Readme => readme,
+    /// The values as text.
+    Text => text,
+    /// NIfTI, for neuroimaging.
+    Nifti => nifti,
+    /// TIFF.
+    Tiff => tiff,
+}
+
+impl Format {
     /// Returns the name of the file in an array's directory.
     pub fn name(self) -> &'static str {
         self.spec().name
@@ -173,33 +172,39 @@ impl Format {
 
     /// Returns whether the file is a container that a mount shows only if the user asks for it.
     pub fn is_container(self) -> bool {
-        matches!(self, Format::Nifti | Format::Tiff)
+        self.spec().is_container
     }
 
     /// Returns whether the file is made of the array's values, so that [`describe_values`]
     /// describes the array for it. A mount shows such a file only if the user asks for it: the
     /// values must be read whenever its size is asked for.
     pub fn reads_values(self) -> bool {
-        self == Format::Text
+        self.spec().content == FormatContent::Values
     }
 
     /// Returns whether the file holds the flat bytes, which can be written through it.
     pub fn holds_flat(self) -> bool {
-        matches!(self, Format::Npy | Format::Nifti | Format::Tiff)
+        self.spec().content == FormatContent::FlatBytes
     }
 
-    /// Returns whether the format can describe an array of this shape and dtype. No header has the
-    /// types that NumPy lacks.
+    /// Returns whether the format can describe an array of this shape and dtype. Few headers have
+    /// the types that NumPy lacks.
     pub fn fits(self, metadata: &ArrayMetadata) -> bool {
-        let has_type = self == Format::Readme || metadata.has_numpy_dtype();
+        let spec = self.spec();
+        let has_type = spec.has_all_types || metadata.has_numpy_dtype();
         let has_offsets = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
-        !metadata.has_objects() && has_offsets && has_type && (self.spec().fits)(metadata)
+        !metadata.has_objects() && has_offsets && has_type && (spec.fits)(metadata)
+    }
+
+    /// Returns whether [`Format::can_describe`] asks for more than [`Format::fits`].
+    pub fn depends_on_description(self) -> bool {
+        self.spec().can_describe.is_some()
     }
 
     /// Returns whether the format can describe this array truthfully: it has the shape and dtype
     /// ([`Format::fits`]), and can express the attributes and coordinates.
     pub fn can_describe(self, array: &Described) -> bool {
-        self.fits(&array.metadata) && (self != Format::Grads || grads::can_describe(array))
+        self.fits(&array.metadata) && self.spec().can_describe.is_none_or(|tells| tells(array))
     }
 
     /// Makes the file.

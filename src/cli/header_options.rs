@@ -17,16 +17,12 @@ pub const NETCDF: &str = "nc";
 #[command(next_help_heading = PROGRAMS)]
 pub struct HeadersArgs {
     /// Show these headers
-    ///
-    /// all, none, or some of npy, envi, vrt, nrrd, mhd, xdmf, ctl, readme, which stand beside
-    /// data.raw, and txt: the values of small arrays as text, which all leaves out (all,txt).
-    #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers)]
+    #[arg(long = "headers", value_name = "LIST", default_value = "all", value_parser = parse_headers,
+        long_help = headers_help())]
     formats: Headers,
     /// Show these containers
-    ///
-    /// none, all, or some of nii, tif, nc: files that hold the same bytes in other programs'
-    /// formats.
-    #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers)]
+    #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_containers,
+        long_help = containers_help())]
     containers: Headers,
     /// Show these views of arrays
     ///
@@ -111,6 +107,28 @@ impl HeadersArgs {
             netcdf: self.netcdf.options(),
         }
     }
+}
+
+/// Returns the words of the formats that `all` stands for.
+fn words_of_all(containers: bool) -> String {
+    let all = formats(containers).filter(|format| !format.reads_values());
+    all.map(Format::id).collect::<Vec<_>>().join(", ")
+}
+
+fn headers_help() -> String {
+    format!(
+        "Show these headers\n\nall, none, or some of {}, which stand beside data.raw, and txt: the \
+         values of small arrays as text, which all leaves out (all,txt).",
+        words_of_all(false)
+    )
+}
+
+fn containers_help() -> String {
+    format!(
+        "Show these containers\n\nnone, all, or some of {}, {NETCDF}: files that hold the same \
+         bytes in other programs' formats.",
+        words_of_all(true)
+    )
 }
 
 fn parse_headers(text: &str) -> Result<Headers, String> {

@@ -1,11 +1,21 @@
 //! ENVI's header of a raw file ("ENVI Header Files", NV5), which GDAL and Spectral Python also
 //! read. Bands follow each other (`bsq`). ENVI has no signed bytes.
 
-use super::Described;
 use super::described::Crs;
 use super::raster::{self, Placed, Raster};
 use super::spelling::{self, float};
+use super::{Described, FormatSpec};
 use crate::zarr::metadata::ArrayMetadata;
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "data.raw.hdr",
+    id: "envi",
+    readers: Some("ENVI, GDAL, Spectral Python: gdalinfo data.raw"),
+    fits,
+    header: |array| Ok(text(array).into()),
+    ..FormatSpec::DEFAULT
+};
 
 /// Maximum number of bands that the header describes one by one.
 const MAX_NAMED_BANDS: u64 = 512;

@@ -3,6 +3,7 @@
 //! The roles of an array's dimensions, or else their positions, decide which of these it has. An
 //! array that a descriptor would misrepresent has no descriptor.
 
+use super::FormatSpec;
 use super::calendar::{Calendar, TimeCount};
 use super::describe::{is_east, is_north};
 use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber, Role};
@@ -11,6 +12,17 @@ use crate::util::json;
 use crate::zarr::dtype::DTypeKind;
 use crate::zarr::metadata::ArrayMetadata;
 use chrono::{Datelike, NaiveDateTime, Timelike};
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "data.ctl",
+    id: "ctl",
+    readers: Some("GrADS; CDO: cdo -f nc import_binary data.ctl out.nc"),
+    fits,
+    can_describe: Some(can_describe),
+    header: |array| Ok(text(array).into()),
+    ..FormatSpec::DEFAULT
+};
 
 /// The missing value of arrays that have none: a value from the format's own examples that no data
 /// contain.

@@ -1,9 +1,19 @@
 //! MetaImage (<https://itk.org/Wiki/MetaIO/Documentation>), which ITK and VTK read. The fastest
 //! axis comes first. Spacing is positive; a negative step reverses the axis in the matrix.
 
-use super::Described;
 use super::spelling::{self, float};
+use super::{Described, FormatSpec};
 use crate::zarr::metadata::ArrayMetadata;
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "data.mhd",
+    id: "mhd",
+    readers: Some("ITK, VTK, ParaView"),
+    fits,
+    header: |array| Ok(text(array).into()),
+    ..FormatSpec::DEFAULT
+};
 
 /// Returns whether the array holds integers of 1 to 4 bytes or floats of 4 or 8, in two or three
 /// dimensions. VTK's reader corrupts memory on more dimensions and on 64-bit integers.

@@ -3,8 +3,19 @@
 
 use super::binary::HeaderFields;
 use super::described::{Described, Role};
-use super::{spelling, units};
+use super::{FormatContent, FormatSpec, spelling, units};
 use crate::zarr::metadata::ArrayMetadata;
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "data.nii",
+    id: "nii",
+    content: FormatContent::FlatBytes,
+    is_container: true,
+    fits,
+    header: |array| Ok(header(array).into()),
+    ..FormatSpec::DEFAULT
+};
 
 /// Maximum number of dimensions.
 const MAX_DIMENSIONS: usize = 7;

@@ -1,8 +1,20 @@
 //! NumPy's `.npy` (`numpy.lib.format`), version 1.0, or 2.0 if the header is longer than 64 KiB.
 
+use super::{FormatContent, FormatSpec};
 use crate::util::json::{self, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "data.npy",
+    id: "npy",
+    readers: Some("NumPy"),
+    content: FormatContent::FlatBytes,
+    fits,
+    header: |array| Ok(header(&array.metadata).into()),
+    ..FormatSpec::DEFAULT
+};
 
 /// Alignment of the flat bytes in the file, which numpy chose so that they can be mapped.
 const ALIGNMENT: usize = 64;

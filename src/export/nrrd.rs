@@ -1,9 +1,20 @@
 //! The detached header of NRRD (<https://teem.sourceforge.net/nrrd/format.html>), which ITK, VTK,
 //! Slicer and teem read. The fastest axis comes first.
 
+use super::FormatSpec;
 use super::described::{Described, DescribedAxis, Role};
 use super::spelling::{self, float};
 use crate::zarr::metadata::ArrayMetadata;
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "data.nhdr",
+    id: "nrrd",
+    readers: Some("ITK, VTK, ParaView, 3D Slicer, teem: unu minmax data.nhdr"),
+    fits,
+    header: |array| Ok(text(array).into()),
+    ..FormatSpec::DEFAULT
+};
 
 /// Returns whether the array holds integers, or floats of 4 or 8 bytes, in two to four dimensions.
 /// VTK 9.7 crashes on others.

@@ -1,13 +1,22 @@
 //! `README.txt`: a description of the array, and complete lines of code for programs that cannot
 //! find the shape. The lines read the whole array and a part from its middle.
 
-use super::Format;
 use super::described::Described;
 use super::recipes::{self, ExamplePart};
 use super::spelling::{self, float, list};
+use super::{Format, FormatSpec};
 use crate::util::json::{self, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "README.txt",
+    id: "readme",
+    has_all_types: true,
+    header: |array| Ok(text(array).into()),
+    ..FormatSpec::DEFAULT
+};
 
 /// Writes the file.
 pub fn text(array: &Described) -> String {
@@ -22,7 +31,8 @@ pub fn text(array: &Described) -> String {
         .into_iter()
         .filter(|format| format.can_describe(array))
     {
-        text.extend(readers(format).map(|readers| format!("  {:<13} {readers}\n", format.name())));
+        let readers = format.spec().readers;
+        text.extend(readers.map(|readers| format!("  {:<13} {readers}\n", format.name())));
     }
     text.push_str(&format!(
         "\nFor others, to be run in this directory: a is the array, part is {}. Julia, MATLAB, IDL and Fortran have the\n\
@@ -137,20 +147,6 @@ fn without_numpy(data_type: &Value, dtype: &DType) -> String {
         "{name}, which most programs see as bytes, {} bytes{order}",
         dtype.size()
     )
-}
-
-/// Names the programs that read a file, with a command to try.
-fn readers(format: Format) -> Option<&'static str> {
-    Some(match format {
-        Format::Npy => "NumPy",
-        Format::Envi => "ENVI, GDAL, Spectral Python: gdalinfo data.raw",
-        Format::Vrt => "GDAL, QGIS, rasterio: gdalinfo data.vrt",
-        Format::Nrrd => "ITK, VTK, ParaView, 3D Slicer, teem: unu minmax data.nhdr",
-        Format::MetaImage => "ITK, VTK, ParaView",
-        Format::Xdmf => "VTK, ParaView, VisIt",
-        Format::Grads => "GrADS; CDO: cdo -f nc import_binary data.ctl out.nc",
-        Format::Readme | Format::Text | Format::Nifti | Format::Tiff => return None,
-    })
 }
 
 #[cfg(test)]

@@ -9,11 +9,22 @@ mod numpy_times;
 
 use super::composite::Composite;
 use super::described::Described;
+use super::{FormatContent, FormatSpec};
 use crate::error::{Error, Result};
 use crate::util::memory::Grant;
 use crate::zarr::metadata::ArrayMetadata;
 use cf_times::CfTimes;
 use items::ItemText;
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "values.txt",
+    id: "txt",
+    content: FormatContent::Values,
+    fits,
+    header: file,
+    ..FormatSpec::DEFAULT
+};
 
 /// Maximum size of the flat bytes: the text is made whenever the size of the file is asked for.
 const MAX_FLAT: u64 = 1 << 20;

@@ -9,12 +9,23 @@ mod image_j;
 mod ome;
 mod resolution;
 
-use super::Described;
 use super::binary::HeaderFields;
 use super::raster::Raster;
+use super::{Described, FormatContent, FormatSpec};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 use std::collections::BTreeMap;
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "data.tif",
+    id: "tif",
+    content: FormatContent::FlatBytes,
+    is_container: true,
+    fits,
+    header: |array| Ok(header(array).into()),
+    ..FormatSpec::DEFAULT
+};
 
 /// Maximum number of pages: GDAL and tifffile read the directory of each.
 const MAX_PAGES: u64 = 1 << 16;

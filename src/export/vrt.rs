@@ -2,10 +2,10 @@
 //! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers since
 //! version 3.7 and 64-bit integers since 3.5.
 
-use super::Composite;
 use super::described::{Coordinates, Described};
 use super::raster::{self, Raster};
 use super::spelling::{self, float, xml};
+use super::{Composite, FormatSpec};
 use crate::util::json::{self, Value};
 use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
@@ -13,6 +13,16 @@ use std::sync::Arc;
 mod edit;
 
 pub use edit::VrtContent;
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "data.vrt",
+    id: "vrt",
+    readers: Some("GDAL, QGIS, rasterio: gdalinfo data.vrt"),
+    fits,
+    header: |array| Ok(file(array)),
+    ..FormatSpec::DEFAULT
+};
 
 /// Maximum number of bands, GDAL's own default limit.
 const MAX_BANDS: u64 = 65536;

@@ -2,9 +2,20 @@
 //! three dimensions form a mesh. A time or fourth dimension before them makes a collection of such
 //! meshes, one for each step. Axes keep the array's order, the slowest first.
 
+use super::FormatSpec;
 use super::described::{Coordinates, Described, DescribedAxis, Role};
 use super::spelling::{self, float, list, xml};
 use crate::zarr::metadata::ArrayMetadata;
+
+/// The format.
+pub(super) const FORMAT: FormatSpec = FormatSpec {
+    name: "data.xmf",
+    id: "xdmf",
+    readers: Some("VTK, ParaView, VisIt"),
+    fits,
+    header: |array| Ok(text(array).into()),
+    ..FormatSpec::DEFAULT
+};
 
 /// Maximum number of steps in a collection: each takes half a kilobyte.
 const MAX_STEPS: u64 = 10_000;

@@ -228,22 +228,27 @@ def plain(attributes):
 
 
 REAL = {np.dtype(c).str[1:] for c in "bBhHiIqQfd"}
-INTEGERS_64 = {"i8", "u8"}
+NUMBERS = REAL | {"c8", "c16"}
+EVERY = None
+# the headers, with the types of items and the numbers of dimensions that they can describe
+HEADERS = {
+    "data.npy": (EVERY, EVERY),
+    "README.txt": (EVERY, EVERY),
+    "data.vrt": (NUMBERS, range(1, 33)),
+    "data.raw.hdr": (NUMBERS - {"i1"}, range(1, 33)),
+    "data.nhdr": (REAL, range(2, 5)),
+    "data.mhd": (REAL - {"i8", "u8"}, range(2, 4)),
+    "data.xmf": (REAL - {"u8"}, range(2, 5)),
+    "data.ctl": ({"f4", "u1", "i2", "u2", "i4"}, range(1, 5)),
+}
 
 
 def wanted_files(array):
     """Returns the names of the headers that can describe an array correctly."""
-    item, n = array.dtype.str[1:].replace("b1", "u1"), len(array.shape)
-    files = {"data.npy", "README.txt"}
-    if array.dtype.kind not in "biufc" or item == "f2" or n == 0 or 0 in array.shape:
-        return files
-    files |= {"data.vrt"} | ({"data.raw.hdr"} if item != "i1" else set())
-    if item in REAL:
-        files |= {"data.nhdr"} if 1 < n < 5 else set()
-        files |= {"data.mhd"} if item not in INTEGERS_64 and 1 < n < 4 else set()
-        files |= {"data.xmf"} if item != "u8" and 1 < n < 5 else set()
-        files |= {"data.ctl"} if item in ("f4", "u1", "i2", "u2", "i4") and n < 5 else set()
-    return files
+    item = array.dtype.str[1:].replace("b1", "u1")
+    has_items = array.dtype.kind in "biufc" and 0 not in array.shape
+    return {name for name, (items, dimensions) in HEADERS.items()
+            if items is EVERY or has_items and item in items and len(array.shape) in dimensions}
 
 
 CONTAINERS = {"data.nii", "data.tif", "dataset.nc"}
@@ -260,7 +265,7 @@ def presence(array):
     elif any(axis.get("name") for axis in array.axes):
         # unit tests of the format check whether data.ctl can describe these coordinates
         wanted = wanted - {"data.ctl"} | (wanted & names & {"data.ctl"})
-    known = {"data.npy", "README.txt", "data.vrt", "data.raw.hdr", "data.nhdr", "data.mhd", "data.xmf", "data.ctl"}
+    known = set(HEADERS)
     same("listed", sorted(names & known), sorted(wanted))
     same("found by name", sorted(name for name in known if array.has(name)), sorted(wanted))
     for name in sorted(names & (known | CONTAINERS)):

@@ -120,7 +120,7 @@ impl Tree {
         if format.reads_values() {
             return export::check_values(array, 0..array.size()).is_ok();
         }
-        if format != Format::Grads {
+        if !format.depends_on_description() {
             return true;
         }
         let described = self
@@ -137,9 +137,10 @@ impl Tree {
 
     /// Returns whether listing an array reads its coordinates.
     pub fn is_described_to_list(&self, key: &Key) -> bool {
-        let fits = |array: Arc<Array>| Format::Grads.fits(array.metadata());
-        self.headers.formats.contains(&Format::Grads)
-            && self.hierarchy.cached_array(key).is_some_and(fits)
+        self.hierarchy.cached_array(key).is_some_and(|array| {
+            let mut formats = self.headers.formats.iter();
+            formats.any(|f| f.depends_on_description() && f.fits(array.metadata()))
+        })
     }
 
     /// Returns the format of the header or container with this name, if the array shows it.

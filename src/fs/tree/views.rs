@@ -259,7 +259,7 @@ impl Tree {
         let describes = move |format: &Format| match format {
             format if format.reads_values() => export::check_values(array, range.clone()).is_ok(),
             // if the description fails, the file is shown, and opening it reports the error
-            Format::Grads => match self.described(array, KEPT) {
+            format if format.depends_on_description() => match self.described(array, KEPT) {
                 Ok(described) => format.can_describe(&shown.describe(&described)),
                 Err(_) => true,
             },
