@@ -209,12 +209,4 @@ impl Described {
     pub fn size(&self) -> u64 {
         self.metadata.flat_size()
     }
-
-    /// Returns the first coordinate and the step of an axis with regular coordinates.
-    pub fn spacing(&self, axis: usize) -> Option<(f64, f64)> {
-        match self.axes.get(axis)?.coordinates {
-            Coordinates::Regular { first, step } => Some((first, step)),
-            _ => None,
-        }
-    }
 }

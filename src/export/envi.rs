@@ -3,7 +3,7 @@
 
 use super::described::Crs;
 use super::raster::{self, Placed, Raster};
-use super::spelling::{self, float};
+use super::spelling::{self, FieldLines, float, floats};
 use super::{Described, FormatSpec};
 use crate::zarr::metadata::ArrayMetadata;
 
@@ -21,17 +21,17 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
 const MAX_NAMED_BANDS: u64 = 512;
 
 /// Returns whether the array holds numbers other than signed bytes, and is a raster.
-pub fn fits(metadata: &ArrayMetadata) -> bool {
+fn fits(metadata: &ArrayMetadata) -> bool {
     data_type(metadata).is_some() && Raster::of(metadata).is_some()
 }
 
 /// Writes the header.
-pub fn text(array: &Described) -> String {
+fn text(array: &Described) -> String {
     let metadata = &array.metadata;
     let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else {
         return String::new();
     };
-    let mut text = format!(
+    let text = format!(
         "ENVI
 description = {{{}}}
 samples = {}
@@ -43,44 +43,41 @@ data type = {data_type}
 interleave = bsq
 byte order = {}
 ",
-        braced(&description(array)),
+        plain(&description(array)),
         raster.columns,
         raster.rows,
         raster.bands,
         u8::from(metadata.dtype.is_big_endian()),
     );
-    let mut add = |field: &str, value: Option<String>| {
-        text.extend(value.map(|value| format!("{field} = {value}\n")));
-    };
-    add(
-        "data ignore value",
-        spelling::nodata(array).map(|nodata| nodata.to_string()),
-    );
+    let mut lines = FieldLines::new(&text, " = ");
+    lines.add_known("data ignore value", spelling::nodata(array));
     let placed = raster::placed(array).filter(|placed| placed.dx > 0.0 && placed.dy < 0.0);
-    add("map info", placed.map(|placed| map_info(array, placed)));
-    add(
+    lines.add_known("map info", placed.map(|placed| map_info(array, placed)));
+    lines.add_known(
         "coordinate system string",
         placed.and(coordinate_system(array)),
     );
-    let named = raster.bands <= MAX_NAMED_BANDS;
-    let of_each_band = |x: Option<f64>| {
-        let x = x.filter(|x| named && x.is_finite()).map(float)?;
-        Some(format!(
-            "{{{}}}",
-            spelling::list((0..raster.bands).map(|_| &x), ", ")
-        ))
-    };
-    add("data gain values", of_each_band(array.scale));
-    add("data offset values", of_each_band(array.offset));
-    if let Some((wavelengths, units)) = wavelengths(array, raster) {
-        add(
-            "wavelength units",
-            units.map(|units| spelling::line(&braced(units))),
-        );
-        add("wavelength", Some(wavelengths));
+    let is_named = raster.bands <= MAX_NAMED_BANDS;
+    for (field, number) in [
+        ("data gain values", array.scale),
+        ("data offset values", array.offset),
+    ] {
+        if let Some(x) = number.filter(|x| is_named && x.is_finite()) {
+            lines.add(field, braces((0..raster.bands).map(|_| float(x))));
+        }
     }
-    add("band names", named.then(|| band_names(array, raster)));
-    text
+    if let Some((wavelengths, units)) = wavelengths(array, raster) {
+        lines.add_known(
+            "wavelength units",
+            units.map(|units| spelling::line(&plain(units))),
+        );
+        lines.add("wavelength", wavelengths);
+    }
+    if is_named {
+        let names = (0..raster.bands).map(|band| plain(&raster::band_label(array, band)));
+        lines.add("band names", braces(names));
+    }
+    lines.into_text()
 }
 
 /// Returns ENVI's code of the type.
@@ -88,16 +85,18 @@ fn data_type(metadata: &ArrayMetadata) -> Option<u8> {
     spelling::type_name(&metadata.dtype, [0, 1, 2, 12, 3, 13, 14, 15, 4, 5, 6, 9])
 }
 
+/// Returns a list between braces.
+fn braces(items: impl Iterator<Item = String>) -> String {
+    format!("{{{}}}", spelling::list(items, ", "))
+}
+
 /// Replaces braces and commas in a text between braces, where braces are not allowed and a comma
 /// ends an item.
-fn braced(text: &str) -> String {
-    let plain = |c| match c {
-        '{' => '(',
-        '}' => ')',
-        ',' => ';',
-        _ => c,
-    };
-    spelling::line(text).chars().map(plain).collect()
+fn plain(text: &str) -> String {
+    spelling::line(text)
+        .replace('{', "(")
+        .replace('}', ")")
+        .replace(',', ";")
 }
 
 /// Returns title and units.
@@ -113,9 +112,7 @@ fn description(array: &Described) -> String {
 /// the first row is the northernmost.
 fn map_info(array: &Described, placed: Placed) -> String {
     let crs = array.crs.clone().unwrap_or_default();
-    let numbers = [placed.x, placed.y, placed.dx, -placed.dy]
-        .map(float)
-        .join(", ");
+    let numbers = floats([placed.x, placed.y, placed.dx, -placed.dy], ", ");
     if crs.is_geographic {
         let datum = if is_wgs84(&crs) { ", WGS-84" } else { "" };
         return format!("{{Geographic Lat/Lon, 1, 1, {numbers}{datum}, units=Degrees}}");
@@ -168,24 +165,13 @@ fn wavelengths(array: &Described, raster: Raster) -> Option<(String, Option<&str
     let [axis, _, _] = array.axes.as_slice() else {
         return None;
     };
-    if raster.bands > spelling::MAX_LISTED {
+    let name = axis.name.as_deref()?.to_ascii_lowercase();
+    if raster.bands > spelling::MAX_LISTED || !name.starts_with("wavelength") {
         return None;
     }
-    if !axis
-        .name
-        .as_deref()
-        .is_some_and(|name| name.to_ascii_lowercase().starts_with("wavelength"))
-    {
-        return None;
-    }
-    let values = (0..raster.bands).map(|band| spelling::coordinate(array, 0, band).map(float));
+    let values = (0..raster.bands).map(|band| spelling::coordinate(axis, band).map(float));
     let values: Vec<String> = values.collect::<Option<_>>()?;
-    Some((format!("{{{}}}", values.join(", ")), axis.units.as_deref()))
-}
-
-fn band_names(array: &Described, raster: Raster) -> String {
-    let names = (0..raster.bands).map(|band| braced(&raster::band_label(array, band)));
-    format!("{{{}}}", spelling::list(names, ", "))
+    Some((braces(values.into_iter()), axis.units.as_deref()))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ const LEVELS_IN_LINE: usize = 10;
 
 /// Returns whether the array has a type of the format, in one to four dimensions: floats of 4
 /// bytes, unsigned integers of 1 and 2 bytes, and signed integers of 2 and 4 bytes.
-pub fn fits(metadata: &ArrayMetadata) -> bool {
+fn fits(metadata: &ArrayMetadata) -> bool {
     let has_slots = match metadata.shape.as_slice() {
         [_] | [_, _] | [_, _, _] => true,
         [first, _, _, _] => *first <= MAX_MEMBERS,
@@ -56,12 +56,12 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
 /// agrees with the metadata, or there is no descriptor.** The format cannot express packed values,
 /// a second missing value, coordinates other than longitudes and latitudes in order, most
 /// calendars, and times at uneven steps. A dimension without any coordinates counts its items.
-pub fn can_describe(array: &Described) -> bool {
+fn can_describe(array: &Described) -> bool {
     statements(array).is_some()
 }
 
 /// Writes the descriptor; empty unless [`can_describe`].
-pub fn text(array: &Described) -> String {
+fn text(array: &Described) -> String {
     let metadata = &array.metadata;
     let (Some(units), Some(statements)) = (units(metadata), statements(array)) else {
         return String::new();

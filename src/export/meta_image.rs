@@ -1,7 +1,7 @@
 //! MetaImage (<https://itk.org/Wiki/MetaIO/Documentation>), which ITK and VTK read. The fastest
 //! axis comes first. Spacing is positive; a negative step reverses the axis in the matrix.
 
-use super::spelling::{self, float};
+use super::spelling::{self, FieldLines, floats};
 use super::{Described, FormatSpec};
 use crate::zarr::metadata::ArrayMetadata;
 
@@ -17,49 +17,40 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
 
 /// Returns whether the array holds integers of 1 to 4 bytes or floats of 4 or 8, in two or three
 /// dimensions. VTK's reader corrupts memory on more dimensions and on 64-bit integers.
-pub fn fits(metadata: &ArrayMetadata) -> bool {
+fn fits(metadata: &ArrayMetadata) -> bool {
     element_type(metadata).is_some()
         && (2..=3).contains(&metadata.shape.len())
         && spelling::is_countable(metadata)
 }
 
 /// Writes the header.
-pub fn text(array: &Described) -> String {
+fn text(array: &Described) -> String {
     let metadata = &array.metadata;
     let Some(element_type) = element_type(metadata) else {
         return String::new();
     };
-    let count = metadata.shape.len();
-    let mut text = "ObjectType = Image\n".to_string();
-    let mut add = |field: &str, value: String| text.push_str(&format!("{field} = {value}\n"));
-    add("NDims", count.to_string());
-    add("BinaryData", "True".to_string());
-    add(
+    let mut lines = FieldLines::new("ObjectType = Image\n", " = ");
+    lines.add("NDims", metadata.shape.len());
+    lines.add("BinaryData", "True");
+    let is_big_endian = metadata.dtype.is_big_endian();
+    lines.add(
         "BinaryDataByteOrderMSB",
-        if metadata.dtype.is_big_endian() {
-            "True"
-        } else {
-            "False"
-        }
-        .to_string(),
+        if is_big_endian { "True" } else { "False" },
     );
-    add("CompressedData", "False".to_string());
-    if let Some(steps) = spelling::steps(array) {
-        let axes = || steps.iter().rev().copied();
-        add("TransformMatrix", matrix(axes()));
-        add(
-            "Offset",
-            spelling::list(axes().map(|(first, _)| float(first)), " "),
-        );
-        add(
+    lines.add("CompressedData", "False");
+    if let Some(mut steps) = spelling::steps(array) {
+        steps.reverse();
+        lines.add("TransformMatrix", matrix(&steps));
+        lines.add("Offset", floats(steps.iter().map(|(first, _)| *first), " "));
+        lines.add(
             "ElementSpacing",
-            spelling::list(axes().map(|(_, step)| float(step.abs())), " "),
+            floats(steps.iter().map(|(_, step)| step.abs()), " "),
         );
     }
-    add("DimSize", spelling::sizes(metadata, " "));
-    add("ElementType", element_type.to_string());
-    add("ElementDataFile", "data.raw".to_string());
-    text
+    lines.add("DimSize", spelling::sizes(metadata, " "));
+    lines.add("ElementType", element_type);
+    lines.add("ElementDataFile", "data.raw");
+    lines.into_text()
 }
 
 fn element_type(metadata: &ArrayMetadata) -> Option<&'static str> {
@@ -81,15 +72,11 @@ fn element_type(metadata: &ArrayMetadata) -> Option<&'static str> {
 }
 
 /// Returns the direction matrix: on the diagonal 1, or -1 if coordinates decrease.
-fn matrix(axes: impl Iterator<Item = (f64, f64)> + Clone) -> String {
-    let cell =
-        |row: usize, column: usize, step: f64| if row == column { step.signum() } else { 0.0 };
-    let row = |(i, (_, step))| {
-        axes.clone()
-            .enumerate()
-            .map(move |(column, _)| cell(i, column, step))
-    };
-    spelling::list(axes.clone().enumerate().flat_map(row), " ")
+fn matrix(axes: &[(f64, f64)]) -> String {
+    let rows = axes.iter().enumerate().flat_map(|(row, (_, step))| {
+        (0..axes.len()).map(move |column| if row == column { step.signum() } else { 0.0 })
+    });
+    floats(rows, " ")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! the flat bytes. Both have the same byte order. The fastest dimension comes first.
 
 use super::binary::HeaderFields;
-use super::described::{Described, Role};
+use super::described::{Described, DescribedAxis, Role};
 use super::{FormatContent, FormatSpec, spelling, units};
 use crate::zarr::metadata::ArrayMetadata;
 
@@ -23,8 +23,11 @@ const MAX_DIMENSIONS: usize = 7;
 /// Maximum length of a dimension in version 1.
 const MAX_LENGTH: u64 = i16::MAX as u64;
 
-/// Offset of the flat bytes in bytes, in version 1 and in version 2.
-const FLAT: [u16; 2] = [352, 544];
+/// Offset of the flat bytes in version 1, in bytes.
+const FLAT_1: u16 = 352;
+
+/// Offset of the flat bytes in version 2, in bytes.
+const FLAT_2: u64 = 544;
 
 /// "Scanner-based anatomical coordinates": the code for a transformation that is not aligned to any
 /// brain.
@@ -38,14 +41,14 @@ const WORLD: [Role; SPACE] = [Role::X, Role::Y, Role::Z];
 
 /// Returns whether the array holds real or complex numbers in one to seven dimensions. Bools are
 /// bytes.
-pub fn fits(metadata: &ArrayMetadata) -> bool {
+fn fits(metadata: &ArrayMetadata) -> bool {
     item_type(metadata).is_some()
         && (1..=MAX_DIMENSIONS).contains(&metadata.shape.len())
         && spelling::is_countable(metadata)
 }
 
 /// Writes the header, of version 1 if that can hold the lengths of the dimensions.
-pub fn header(array: &Described) -> Vec<u8> {
+fn header(array: &Described) -> Vec<u8> {
     let Some(item_type) = item_type(&array.metadata) else {
         return Vec::new();
     };
@@ -66,7 +69,7 @@ fn item_type(metadata: &ArrayMetadata) -> Option<u16> {
 }
 
 fn first(array: &Described, item_type: u16) -> Vec<u8> {
-    let (place, [flat, _]) = (Placement::of(array), FLAT);
+    let place = Placement::of(array);
     let mut fields = HeaderFields::new(array.metadata.dtype.is_big_endian());
     fields.put(348i32.to_le_bytes());
     fields.zeros(34);
@@ -83,7 +86,7 @@ fn first(array: &Described, item_type: u16) -> Vec<u8> {
         fields.put((step as f32).to_le_bytes());
     }
     for number in [
-        f64::from(flat),
+        f64::from(FLAT_1),
         array.scale.unwrap_or(1.0),
         array.offset.unwrap_or(0.0),
     ] {
@@ -108,7 +111,7 @@ fn first(array: &Described, item_type: u16) -> Vec<u8> {
 }
 
 fn second(array: &Described, item_type: u16) -> Vec<u8> {
-    let (place, [_, flat]) = (Placement::of(array), FLAT);
+    let place = Placement::of(array);
     let mut fields = HeaderFields::new(array.metadata.dtype.is_big_endian());
     fields.put(540i32.to_le_bytes());
     fields.bytes(b"n+2\0\r\n\x1a\n");
@@ -121,7 +124,7 @@ fn second(array: &Described, item_type: u16) -> Vec<u8> {
     for step in place.steps {
         fields.put(step.to_le_bytes());
     }
-    fields.put(u64::from(flat).to_le_bytes());
+    fields.put(FLAT_2.to_le_bytes());
     for number in [array.scale.unwrap_or(1.0), array.offset.unwrap_or(0.0)] {
         fields.put(number.to_le_bytes());
     }
@@ -141,20 +144,6 @@ fn second(array: &Described, item_type: u16) -> Vec<u8> {
     // extension
     fields.zeros(40);
     fields.into_bytes()
-}
-
-/// Returns the number of dimensions and their lengths, with 1 for unused ones.
-fn lengths(array: &Described, order: &[Option<usize>]) -> [u64; 8] {
-    let mut lengths = [1; 8];
-    let len = |axis: &Option<usize>| {
-        axis.and_then(|axis| array.metadata.shape.get(axis))
-            .map_or(1, |len| *len)
-    };
-    let values = std::iter::once(order.len() as u64).chain(order.iter().map(len));
-    for (to, value) in lengths.iter_mut().zip(values) {
-        *to = value;
-    }
-    lengths
 }
 
 fn bits(metadata: &ArrayMetadata) -> u16 {
@@ -179,158 +168,102 @@ struct Placement {
 
 impl Placement {
     fn of(array: &Described) -> Self {
-        let order = order(array);
-        let (unit, space) = space(array, &order);
-        let time = time(array, &order);
-        let rows = WORLD.map(|role| {
-            let mut row = [0.0; 4];
-            for (to, (_, _, step)) in row
-                .iter_mut()
-                .zip(&space)
-                .filter(|(_, (along, ..))| *along == role)
-            {
-                *to = *step;
-            }
-            row[3] = space
-                .iter()
-                .find(|(along, ..)| *along == role)
-                .map_or(0.0, |(_, first, _)| *first);
-            row
-        });
-        let [x, y, z] = space.map(|(_, _, step)| step.abs());
-        let mut steps = [1.0, x, y, z, 1.0, 1.0, 1.0, 1.0];
-        if let Some(time) = &time
-            && let Some(step) = steps.get_mut(1 + time.dimension)
-        {
-            *step = time.step.abs();
+        let order = order(&array.axes);
+        let mut place = Placement {
+            lengths: [1; 8],
+            steps: [1.0; 8],
+            rows: [[0.0; 4]; SPACE],
+            time: 0.0,
+            units: 0,
+        };
+        place.lengths[0] = order.len() as u64;
+        for (len, axis) in place.lengths[1..].iter_mut().zip(&order) {
+            *len = axis.map_or(1, |axis| axis.len);
         }
-        let (first, time_unit) = time.map_or((0.0, 0), |time| (time.first, time.unit));
-        Placement {
-            lengths: lengths(array, &order),
-            steps,
-            rows,
-            time: first,
-            units: unit + time_unit,
+        place.set_space(&order);
+        place.set_time(&order);
+        place
+    }
+
+    /// Places the first three dimensions in space. Those without a known role take the remaining
+    /// axes in the order x, y, z.
+    fn set_space(&mut self, order: &[FileAxis]) {
+        let axes = [0, 1, 2].map(|n| order.get(n).copied().flatten());
+        let known = axes.map(|axis| {
+            let role = axis?.role;
+            WORLD.iter().position(|world| *world == role)
+        });
+        let mut free = (0..SPACE).filter(|row| !known.contains(&Some(*row)));
+        let steps = axes.map(|axis| {
+            let axis = axis.filter(|axis| axis.role != Role::Time)?;
+            let (first, step) = spelling::spacing(axis)?;
+            let unit = axis.units.as_deref().and_then(units::length);
+            Some((first, step, unit.map(|unit| unit.size)))
+        });
+        // convert to one unit only if every positioned dimension has a known one
+        let sizes: Option<Vec<f64>> = steps.iter().flatten().map(|(_, _, size)| *size).collect();
+        let (code, base) = match sizes.as_deref().and_then(<[f64]>::first) {
+            None => (0, 1.0),
+            Some(1.0..) => (1, 1.0),
+            Some(1e-3..1.0) => (2, 1e-3),
+            Some(_) => (3, 1e-6),
+        };
+        self.units += code;
+        for (dimension, (steps, row)) in steps.into_iter().zip(known).enumerate() {
+            let (first, step) = match steps {
+                None => (0.0, 1.0),
+                Some((first, step, Some(size))) if code != 0 => {
+                    let factor = spelling::rounded(size / base);
+                    (first * factor, step * factor)
+                }
+                Some((first, step, _)) => (first, step),
+            };
+            let row = row.or_else(|| free.next()).unwrap_or(0);
+            self.rows[row][dimension] = step;
+            self.rows[row][SPACE] = first;
+            self.steps[1 + dimension] = step.abs();
+        }
+    }
+
+    /// Sets the times of the items if a dimension behind those of space has regular ones.
+    fn set_time(&mut self, order: &[FileAxis]) {
+        let behind = order.iter().enumerate().skip(SPACE);
+        let mut known = behind.filter_map(|(dimension, axis)| Some((dimension, (*axis)?)));
+        let Some((dimension, axis)) = known.find(|(_, axis)| axis.role == Role::Time) else {
+            return;
+        };
+        let Some((first, step)) = spelling::spacing(axis) else {
+            return;
+        };
+        let units = axis.units.as_deref().unwrap_or_default();
+        let (code, factor) = match units::time(units).map(|unit| unit.size) {
+            None => (0, 1.0),
+            Some(size @ 1.0..) => (8, size),
+            Some(size @ 1e-3..1.0) => (16, spelling::rounded(size / 1e-3)),
+            Some(size) => (24, spelling::rounded(size / 1e-6)),
+        };
+        self.units += code;
+        self.steps[1 + dimension] = (step * factor).abs();
+        // a coordinate since some epoch is a date, which a float of four bytes cannot hold
+        if !units.contains(" since ") {
+            self.time = first * factor;
         }
     }
 }
 
-/// Returns the code of the unit of space, and for each of the first three dimensions its axis of
-/// space, the coordinate of its first item, and the step. Dimensions without a known role take the
-/// remaining axes in the order x, y, z.
-fn space(array: &Described, order: &[Option<usize>]) -> (u8, [(Role, f64, f64); SPACE]) {
-    let axes = [0, 1, 2].map(|n| order.get(n).copied().flatten());
-    let known = axes.map(|axis| role(array, axis?).filter(|role| WORLD.contains(role)));
-    let mut free = WORLD
-        .into_iter()
-        .filter(|role| !known.contains(&Some(*role)));
-    let roles = known.map(|role| role.or_else(|| free.next()).unwrap_or(Role::X));
-    let steps = axes.map(|axis| {
-        let axis = axis.filter(|axis| role(array, *axis) != Some(Role::Time))?;
-        let (first, step) = spelling::spacing(array, axis)?;
-        Some((
-            first,
-            step,
-            array
-                .axes
-                .get(axis)?
-                .units
-                .as_deref()
-                .and_then(units::length)
-                .map(|unit| unit.size),
-        ))
-    });
-    // convert to one unit only if every positioned dimension has a known one
-    let sizes: Option<Vec<f64>> = steps.iter().flatten().map(|(_, _, size)| *size).collect();
-    let (code, base) = match sizes.as_deref().and_then(<[f64]>::first) {
-        None => (0, 1.0),
-        Some(1.0..) => (1, 1.0),
-        Some(1e-3..1.0) => (2, 1e-3),
-        Some(_) => (3, 1e-6),
-    };
-    let scaled = |step: Option<(f64, f64, Option<f64>)>| match step {
-        None => (0.0, 1.0),
-        Some((first, step, Some(size))) if code != 0 => {
-            let factor = spelling::rounded(size / base);
-            (first * factor, step * factor)
-        }
-        Some((first, step, _)) => (first, step),
-    };
-    let [x, y, z] = steps.map(scaled);
-    let [along_x, along_y, along_z] = roles;
-    (
-        code,
-        [
-            (along_x, x.0, x.1),
-            (along_y, y.0, y.1),
-            (along_z, z.0, z.1),
-        ],
-    )
-}
+/// The array's dimension behind one of the file; `None` for one of length 1 that the array lacks.
+type FileAxis<'a> = Option<&'a DescribedAxis>;
 
-/// The position of the items in time.
-struct Instants {
-    /// The dimension that is time, counted from 0.
-    dimension: usize,
-    /// The code of the unit; 0 if it is unknown.
-    unit: u8,
-    /// The time of the first item.
-    first: f64,
-    /// The step to the next item.
-    step: f64,
-}
-
-/// Returns the times of the items if a dimension behind those of space has regular ones.
-fn time(array: &Described, order: &[Option<usize>]) -> Option<Instants> {
-    let is_time =
-        |axis: &Option<usize>| axis.is_some_and(|axis| role(array, axis) == Some(Role::Time));
-    let dimension = order
+/// Returns the dimensions of the file, the fastest first. Programs look for time in the fourth
+/// dimension alone. So dimensions are added before time, or those of one item left out, neither of
+/// which moves an item.
+fn order(axes: &[DescribedAxis]) -> Vec<FileAxis<'_>> {
+    let mut order: Vec<_> = axes.iter().rev().map(Some).collect();
+    let time = axes
         .iter()
-        .position(is_time)
-        .filter(|dimension| *dimension >= SPACE)?;
-    let axis = (*order.get(dimension)?)?;
-    let (first, step) = spelling::spacing(array, axis)?;
-    let units = array.axes.get(axis)?.units.as_deref().unwrap_or_default();
-    let (unit, factor) = match units::time(units).map(|unit| unit.size) {
-        None => (0, 1.0),
-        Some(size @ 1.0..) => (8, size),
-        Some(size @ 1e-3..1.0) => (16, spelling::rounded(size / 1e-3)),
-        Some(size) => (24, spelling::rounded(size / 1e-6)),
-    };
-    // a coordinate since some epoch is a date, which a float of four bytes cannot hold
-    let first = if units.contains(" since ") {
-        0.0
-    } else {
-        first
-    };
-    Some(Instants {
-        dimension,
-        unit,
-        first: first * factor,
-        step: step * factor,
-    })
-}
-
-fn role(array: &Described, axis: usize) -> Option<Role> {
-    array.axes.get(axis).map(|axis| axis.role)
-}
-
-/// Returns the array's dimension behind each one of the file, the fastest first; `None` for one of
-/// length 1 that the array lacks. Programs look for time in the fourth dimension alone. So
-/// dimensions are added before time, or those of one item left out, neither of which moves an item.
-fn order(array: &Described) -> Vec<Option<usize>> {
-    let mut order: Vec<_> = (0..array.axes.len()).rev().map(Some).collect();
-    let len = |axis: &Option<usize>| {
-        axis.and_then(|axis| array.metadata.shape.get(axis))
-            .map_or(1, |len| *len)
-    };
-    let is_time =
-        |axis: &Option<usize>| axis.is_some_and(|axis| role(array, axis) == Some(Role::Time));
-    let Some(time) = order
-        .iter()
-        .position(is_time)
-        .filter(|time| order.get(*time).is_some_and(|axis| len(axis) > 1))
-    else {
+        .rev()
+        .position(|axis| axis.role == Role::Time && axis.len > 1);
+    let Some(time) = time else {
         return order;
     };
     let missing = SPACE.saturating_sub(time);
@@ -339,7 +272,7 @@ fn order(array: &Described) -> Vec<Option<usize>> {
     }
     let mut surplus = time.saturating_sub(SPACE);
     for dimension in (0..time).rev() {
-        if surplus > 0 && order.get(dimension).is_some_and(|axis| len(axis) == 1) {
+        if surplus > 0 && order[dimension].is_none_or(|axis| axis.len == 1) {
             order.remove(dimension);
             surplus -= 1;
         }

@@ -25,12 +25,12 @@ const MAX_DESCR: usize = 1 << 18;
 
 /// Returns whether numpy can read the dtype from a header: not objects, nor structs with unusual
 /// field names.
-pub fn fits(metadata: &ArrayMetadata) -> bool {
+fn fits(metadata: &ArrayMetadata) -> bool {
     descr(&metadata.dtype, &metadata.dtype_json).is_some()
 }
 
 /// Writes the header.
-pub fn header(metadata: &ArrayMetadata) -> Vec<u8> {
+fn header(metadata: &ArrayMetadata) -> Vec<u8> {
     let descr = descr(&metadata.dtype, &metadata.dtype_json).unwrap_or_default();
     let shape: String = metadata.shape.iter().map(|n| format!("{n}, ")).collect();
     let shape = match metadata.shape.len() {

@@ -2,8 +2,8 @@
 //! Slicer and teem read. The fastest axis comes first.
 
 use super::FormatSpec;
-use super::described::{Described, DescribedAxis, Role};
-use super::spelling::{self, float};
+use super::described::{Described, Role};
+use super::spelling::{self, FieldLines, float, list};
 use crate::zarr::metadata::ArrayMetadata;
 
 /// The format.
@@ -18,85 +18,64 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
 
 /// Returns whether the array holds integers, or floats of 4 or 8 bytes, in two to four dimensions.
 /// VTK 9.7 crashes on others.
-pub fn fits(metadata: &ArrayMetadata) -> bool {
+fn fits(metadata: &ArrayMetadata) -> bool {
     item_type(metadata).is_some()
         && (2..=4).contains(&metadata.shape.len())
         && spelling::is_countable(metadata)
 }
 
 /// Writes the header.
-pub fn text(array: &Described) -> String {
+fn text(array: &Described) -> String {
     let metadata = &array.metadata;
     let Some(item_type) = item_type(metadata) else {
         return String::new();
     };
     let count = metadata.shape.len();
     let steps = spelling::steps(array);
-    let mut text = "NRRD0005\n".to_string();
-    let mut add = |field: &str, value: String| text.push_str(&format!("{field}: {value}\n"));
-    add("content", spelling::title(array));
-    add("type", item_type.to_string());
-    add("dimension", count.to_string());
+    let mut lines = FieldLines::new("NRRD0005\n", ": ");
+    lines.add("content", spelling::title(array));
+    lines.add("type", item_type);
+    lines.add("dimension", count);
     if steps.is_some() {
-        add("space dimension", count.to_string());
+        lines.add("space dimension", count);
     }
-    add("sizes", spelling::sizes(metadata, " "));
+    lines.add("sizes", spelling::sizes(metadata, " "));
     if metadata.dtype.size() > 1 {
-        add(
-            "endian",
-            if metadata.dtype.is_big_endian() {
-                "big"
-            } else {
-                "little"
-            }
-            .to_string(),
-        );
+        lines.add("endian", spelling::byte_order(&metadata.dtype));
     }
-    add("encoding", "raw".to_string());
+    lines.add("encoding", "raw");
     if let Some(steps) = &steps {
-        add(
-            "space directions",
-            spelling::list((0..count).map(|n| direction(steps, n)), " "),
-        );
-        add(
-            "space origin",
-            format!(
-                "({})",
-                spelling::list(steps.iter().rev().map(|(first, _)| float(*first)), ",")
-            ),
-        );
+        let directions = (0..count).rev().map(|axis| direction(steps, axis));
+        lines.add("space directions", list(directions, " "));
+        let origin = steps.iter().rev().map(|(first, _)| *first);
+        lines.add("space origin", vector(origin));
     }
-    let kind = |axis: &DescribedAxis| {
+    let axes = || array.axes.iter().rev();
+    let kinds = axes().map(|axis| {
         if axis.role == Role::Time {
             "time"
         } else {
             "domain"
         }
-    };
-    add(
-        "kinds",
-        spelling::list(array.axes.iter().rev().map(kind), " "),
-    );
-    if array.axes.iter().any(|axis| axis.name.is_some()) {
+    });
+    lines.add("kinds", list(kinds, " "));
+    if axes().any(|axis| axis.name.is_some()) {
         let names = (0..count)
             .rev()
             .map(|axis| quoted(&spelling::axis_name(array, axis)));
-        add("labels", spelling::list(names, " "));
+        lines.add("labels", list(names, " "));
     }
     if steps.is_some() {
         // an axis without known steps counts items and has no unit
-        let units =
-            |axis| spelling::spacing(array, axis).and(array.axes.get(axis)?.units.as_deref());
-        let units = (0..count)
-            .rev()
-            .map(|axis| quoted(units(axis).unwrap_or_default()));
-        add("space units", spelling::list(units, " "));
+        let units = axes().map(|axis| spelling::spacing(axis).and(axis.units.as_deref()));
+        let units = units.map(|units| quoted(units.unwrap_or_default()));
+        lines.add("space units", list(units, " "));
     }
     if let Some(units) = &array.units {
-        add("sample units", quoted(units));
+        lines.add("sample units", quoted(units));
     }
-    add("data file", "data.raw".to_string());
-    text + &values(array)
+    lines.add("data file", "data.raw");
+    lines.into_text() + &values(array)
 }
 
 fn item_type(metadata: &ArrayMetadata) -> Option<&'static str> {
@@ -107,42 +86,29 @@ fn item_type(metadata: &ArrayMetadata) -> Option<&'static str> {
     spelling::type_name(&metadata.dtype, NAMES)
 }
 
-/// Returns the step along axis `n`, the fastest being 0, as a vector in the space of the array's
-/// axes.
-fn direction(steps: &[(f64, f64)], n: usize) -> String {
-    let along = |(i, (_, step)): (usize, &(f64, f64))| {
-        if i == n {
-            float(*step)
-        } else {
-            "0".to_string()
-        }
-    };
-    format!(
-        "({})",
-        spelling::list(steps.iter().rev().enumerate().map(along), ",")
-    )
+/// Returns the step along an axis as a vector in the space of the array's axes.
+fn direction(steps: &[(f64, f64)], axis: usize) -> String {
+    let along = |(i, (_, step)): (usize, &(f64, f64))| if i == axis { *step } else { 0.0 };
+    vector(steps.iter().enumerate().map(along).rev())
+}
+
+fn vector(numbers: impl Iterator<Item = f64>) -> String {
+    format!("({})", spelling::floats(numbers, ","))
 }
 
 /// Writes the missing value and the scaling as key/value pairs, since NRRD has no fields for them.
 fn values(array: &Described) -> String {
-    let pairs = [
-        (
-            "_FillValue",
-            spelling::nodata(array).map(|nodata| nodata.to_string()),
-        ),
-        (
-            "scale_factor",
-            array.scale.filter(|x| x.is_finite()).map(float),
-        ),
-        (
-            "add_offset",
-            array.offset.filter(|x| x.is_finite()).map(float),
-        ),
-    ];
-    pairs
-        .into_iter()
-        .filter_map(|(key, value)| Some(format!("{key}:={}\n", value?)))
-        .collect()
+    let mut pairs = FieldLines::new("", ":=");
+    pairs.add_known("_FillValue", spelling::nodata(array));
+    pairs.add_known(
+        "scale_factor",
+        array.scale.filter(|x| x.is_finite()).map(float),
+    );
+    pairs.add_known(
+        "add_offset",
+        array.offset.filter(|x| x.is_finite()).map(float),
+    );
+    pairs.into_text()
 }
 
 /// Puts text between double quotes, in one line.

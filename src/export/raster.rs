@@ -55,15 +55,11 @@ pub fn placed(array: &Described) -> Option<Placed> {
     if (y.role, x.role) != (Role::Y, Role::X) {
         return None;
     }
-    let count = array.axes.len();
-    let ((y, dy), (x, dx)) = (
-        spelling::spacing(array, count - 2)?,
-        spelling::spacing(array, count - 1)?,
-    );
-    let corner = |centre: f64, step: f64| spelling::rounded(centre - step / 2.0);
+    let (y, dy) = spelling::spacing(y)?;
+    let (x, dx) = spelling::spacing(x)?;
     Some(Placed {
-        x: corner(x, dx),
-        y: corner(y, dy),
+        x: spelling::rounded(x - dx / 2.0),
+        y: spelling::rounded(y - dy / 2.0),
         dx,
         dy,
     })
@@ -77,19 +73,16 @@ pub fn band_label(array: &Described, band: u64) -> String {
         return spelling::title(array);
     }
     let mut rest = band;
-    let mut parts: Vec<String> = (0..leading)
-        .rev()
-        .map(|axis| {
-            let len = array.axes.get(axis).map_or(1, |axis| axis.len.max(1));
-            let index = rest % len;
-            let name = spelling::axis_name(array, axis);
-            rest /= len;
-            match spelling::coordinate(array, axis, index) {
-                Some(x) => format!("{name}={}", spelling::float(x)),
-                None => format!("{name}[{index}]"),
-            }
-        })
-        .collect();
+    let mut parts = Vec::new();
+    for (number, axis) in array.axes.iter().enumerate().take(leading).rev() {
+        let index = rest % axis.len.max(1);
+        rest /= axis.len.max(1);
+        let name = spelling::axis_name(array, number);
+        parts.push(match spelling::coordinate(axis, index) {
+            Some(x) => format!("{name}={}", spelling::float(x)),
+            None => format!("{name}[{index}]"),
+        });
+    }
     parts.reverse();
     spelling::line(&parts.join(", "))
 }

@@ -19,7 +19,7 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
 };
 
 /// Writes the file.
-pub fn text(array: &Described) -> String {
+fn text(array: &Described) -> String {
     let mut text = heading(array);
     let Some(part) = ExamplePart::in_the_middle(&array.metadata) else {
         return text + "\nIt has no bytes.\n";

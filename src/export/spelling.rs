@@ -1,8 +1,9 @@
 //! Spellings that several headers share: types, numbers, names, steps. This module knows no format.
 
-use super::described::{Coordinates, Described, MetadataNumber};
+use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
+use std::fmt::Display;
 
 /// Maximum number of coordinates that a header lists.
 pub const MAX_LISTED: u64 = 1 << 20;
@@ -14,6 +15,38 @@ const MAX_LINE: usize = 200;
 const NUMBERS: [&str; 12] = [
     "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8", "c16",
 ];
+
+/// A header of lines, each with the name of a field and its value.
+pub struct FieldLines {
+    text: String,
+    between: &'static str,
+}
+
+impl FieldLines {
+    /// Returns a header that begins with `first`; `between` stands between field and value.
+    pub fn new(first: &str, between: &'static str) -> Self {
+        let text = first.to_string();
+        FieldLines { text, between }
+    }
+
+    /// Appends a line.
+    pub fn add(&mut self, field: &str, value: impl Display) {
+        self.text
+            .push_str(&format!("{field}{}{value}\n", self.between));
+    }
+
+    /// Appends a line if the value is known.
+    pub fn add_known(&mut self, field: &str, value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.add(field, value);
+        }
+    }
+
+    /// Returns all lines.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}
 
 /// Returns the numeric type of a dtype as one of [`NUMBERS`]; Bools are bytes of 0 and 1. Half and
 /// extended floats, which few programs know, and times, whose unit no header can state, have none.
@@ -44,6 +77,15 @@ pub fn type_name<T: Copy + Default + PartialEq>(
     (name != T::default()).then_some(name)
 }
 
+/// Returns `big` or `little`.
+pub fn byte_order(dtype: &DType) -> &'static str {
+    if dtype.is_big_endian() {
+        "big"
+    } else {
+        "little"
+    }
+}
+
 /// Returns whether there are items, and a C int can count those of each dimension.
 pub fn is_countable(metadata: &ArrayMetadata) -> bool {
     metadata
@@ -55,6 +97,11 @@ pub fn is_countable(metadata: &ArrayMetadata) -> bool {
 /// Spells a float as C's strtod reads it.
 pub fn float(x: f64) -> String {
     MetadataNumber::Float(x).to_string()
+}
+
+/// Spells floats with `between` between them.
+pub fn floats(numbers: impl IntoIterator<Item = f64>, between: &str) -> String {
+    list(numbers.into_iter().map(float), between)
 }
 
 /// Joins spelled items with `between`.
@@ -135,12 +182,10 @@ pub fn title(array: &Described) -> String {
 /// Returns the first coordinate and the step of each dimension, in the array's order, with unit
 /// steps from 0 for dimensions without regular coordinates. Returns `None` if no dimension has any.
 pub fn steps(array: &Described) -> Option<Vec<(f64, f64)>> {
-    let regular: Vec<_> = (0..array.axes.len())
-        .map(|axis| spacing(array, axis))
-        .collect();
-    let known = regular.iter().any(Option::is_some);
-    known.then(|| {
-        regular
+    let steps: Vec<_> = array.axes.iter().map(spacing).collect();
+    let is_known = steps.iter().any(Option::is_some);
+    is_known.then(|| {
+        steps
             .into_iter()
             .map(|steps| steps.unwrap_or((0.0, 1.0)))
             .collect()
@@ -148,15 +193,20 @@ pub fn steps(array: &Described) -> Option<Vec<(f64, f64)>> {
 }
 
 /// Returns the first coordinate and the step of a dimension with regular, finite coordinates.
-pub fn spacing(array: &Described, axis: usize) -> Option<(f64, f64)> {
-    array
-        .spacing(axis)
-        .filter(|(first, step)| first.is_finite() && step.is_finite() && *step != 0.0)
+pub fn spacing(axis: &DescribedAxis) -> Option<(f64, f64)> {
+    match axis.coordinates {
+        Coordinates::Regular { first, step }
+            if first.is_finite() && step.is_finite() && step != 0.0 =>
+        {
+            Some((first, step))
+        }
+        _ => None,
+    }
 }
 
 /// Returns the coordinate of the item `index` of a dimension, if it is known and finite.
-pub fn coordinate(array: &Described, axis: usize, index: u64) -> Option<f64> {
-    let coordinate = match &array.axes.get(axis)?.coordinates {
+pub fn coordinate(axis: &DescribedAxis, index: u64) -> Option<f64> {
+    let coordinate = match &axis.coordinates {
         Coordinates::Unknown => None,
         Coordinates::Regular { first, step } => Some(at(*first, *step, index)),
         Coordinates::Irregular { values } => values.get(usize::try_from(index).ok()?).copied(),

@@ -34,7 +34,7 @@ const PART: usize = 1 << 18;
 
 /// Returns whether the array is small, and its items have a text: all that NumPy has but floats of
 /// more than 8 bytes and objects.
-pub fn fits(metadata: &ArrayMetadata) -> bool {
+fn fits(metadata: &ArrayMetadata) -> bool {
     metadata.dtype.size() > 0
         && metadata.flat_size() <= MAX_FLAT
         && ItemText::of(metadata).is_some()
@@ -45,7 +45,7 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
 /// # Errors
 ///
 /// The values were not read, or there is no memory for the text.
-pub fn file(array: &Described) -> Result<Composite> {
+fn file(array: &Described) -> Result<Composite> {
     let metadata = &array.metadata;
     let missing = || Error::unsupported("the values were not read").context(&array.key);
     let (values, items) = array

@@ -66,13 +66,13 @@ enum TagValue {
 
 /// Returns whether the array holds real or complex numbers in a bounded number of pages. Bools are
 /// bytes. Half floats are refused because ITK silently reads them as integers.
-pub fn fits(metadata: &ArrayMetadata) -> bool {
+fn fits(metadata: &ArrayMetadata) -> bool {
     let pages = Raster::of(metadata).map(|raster| raster.bands);
     sample_format(&metadata.dtype).is_some() && pages.is_some_and(|pages| pages <= MAX_PAGES)
 }
 
 /// Writes the header.
-pub fn header(array: &Described) -> Vec<u8> {
+fn header(array: &Described) -> Vec<u8> {
     let dtype = &array.metadata.dtype;
     let (Some(raster), Some(format)) = (Raster::of(&array.metadata), sample_format(dtype)) else {
         return Vec::new();

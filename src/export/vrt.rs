@@ -4,7 +4,7 @@
 
 use super::described::{Coordinates, Described};
 use super::raster::{self, Raster};
-use super::spelling::{self, float, xml};
+use super::spelling::{self, float, floats, xml};
 use super::{Composite, FormatSpec};
 use crate::util::json::{self, Value};
 use crate::zarr::metadata::ArrayMetadata;
@@ -32,7 +32,7 @@ const MAX_ATTRIBUTE: usize = 1000;
 
 /// Returns whether the array holds numbers, a row has fewer than 2^31 bytes, and there are at most
 /// 65536 bands.
-pub fn fits(metadata: &ArrayMetadata) -> bool {
+fn fits(metadata: &ArrayMetadata) -> bool {
     let row = |raster: Raster| raster.columns.saturating_mul(metadata.dtype.size() as u64);
     data_type(metadata).is_some()
         && Raster::of(metadata)
@@ -50,7 +50,7 @@ const SHORT: usize = 48;
 
 /// Makes the file. The text of its bands is generated when it is read, in blocks, so that many
 /// bands take no memory.
-pub fn file(array: &Described) -> Composite {
+fn file(array: &Described) -> Composite {
     let metadata = &array.metadata;
     let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else {
         return Composite::default();
@@ -183,8 +183,8 @@ fn place(array: &Described) -> String {
     }) {
         text.push_str(&format!("  <SRS>{}</SRS>\n", xml(crs)));
     }
-    let numbers = [placed.x, placed.dx, 0.0, placed.y, 0.0, placed.dy].map(float);
-    text + &format!("  <GeoTransform>{}</GeoTransform>\n", numbers.join(", "))
+    let numbers = floats([placed.x, placed.dx, 0.0, placed.y, 0.0, placed.dy], ", ");
+    text + &format!("  <GeoTransform>{numbers}</GeoTransform>\n")
 }
 
 /// Writes the attributes that are plain texts and numbers as GDAL's metadata.

@@ -4,7 +4,7 @@
 
 use super::FormatSpec;
 use super::described::{Coordinates, Described, DescribedAxis, Role};
-use super::spelling::{self, float, list, xml};
+use super::spelling::{self, float, floats, list, xml};
 use crate::zarr::metadata::ArrayMetadata;
 
 /// The format.
@@ -22,7 +22,7 @@ const MAX_STEPS: u64 = 10_000;
 
 /// Returns whether the array holds integers or floats of 4 or 8 bytes, in two or three dimensions,
 /// or in four with a bounded number of steps. VTK reads only half of each unsigned 64-bit integer.
-pub fn fits(metadata: &ArrayMetadata) -> bool {
+fn fits(metadata: &ArrayMetadata) -> bool {
     let is_mesh = match metadata.shape.as_slice() {
         [_, _] | [_, _, _] => true,
         [steps, _, _, _] => *steps <= MAX_STEPS,
@@ -32,7 +32,7 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
 }
 
 /// Writes the file.
-pub fn text(array: &Described) -> String {
+fn text(array: &Described) -> String {
     let metadata = &array.metadata;
     let grids = match array.axes.split_first() {
         Some((steps, mesh)) if mesh.len() == 3 || mesh.len() == 2 && is_time(steps) => {
@@ -74,17 +74,16 @@ fn number_type(metadata: &ArrayMetadata) -> Option<(&'static str, usize)> {
 fn collection(array: &Described, steps: &DescribedAxis, axes: &[DescribedAxis]) -> String {
     let shape = array.metadata.shape.get(1..).unwrap_or_default();
     let stride = shape.iter().product::<u64>() * array.metadata.dtype.size() as u64;
-    let times = times(array, steps.len);
     let shared = "<Topology Reference=\"/Xdmf/Domain/Topology[1]\"/>\n<Geometry Reference=\"/Xdmf/Domain/Geometry[1]\"/>\n";
-    let step = |(i, time): (u64, &f64)| {
-        let before = format!("<Time Value=\"{}\"/>\n{shared}", float(*time));
+    let grids = (0..).zip(times(steps)).map(|(i, time)| {
+        let before = format!("<Time Value=\"{}\"/>\n{shared}", float(time));
         grid(
             &format!("step {i}"),
             &before,
             &values(array, shape, i * stride),
         )
-    };
-    let grids: String = (0..).zip(&times).map(step).collect();
+    });
+    let grids: String = grids.collect();
     format!(
         "{}<Grid Name=\"data\" GridType=\"Collection\" CollectionType=\"Temporal\">\n{grids}</Grid>\n",
         mesh(axes)
@@ -93,12 +92,13 @@ fn collection(array: &Described, steps: &DescribedAxis, axes: &[DescribedAxis]) 
 
 /// Returns the coordinates of the first dimension, or its indices if the coordinates do not
 /// increase.
-fn times(array: &Described, len: u64) -> Vec<f64> {
-    let coordinates: Option<Vec<f64>> = (0..len)
-        .map(|i| spelling::coordinate(array, 0, i))
+fn times(steps: &DescribedAxis) -> Vec<f64> {
+    let times: Option<Vec<f64>> = (0..steps.len)
+        .map(|i| spelling::coordinate(steps, i))
         .collect();
-    let increasing = coordinates.filter(|times| times.is_sorted_by(|a, b| a < b));
-    increasing.unwrap_or_else(|| (0..len).map(|i| i as f64).collect())
+    times
+        .filter(|times| times.is_sorted_by(|a, b| a < b))
+        .unwrap_or_else(|| (0..steps.len).map(|i| i as f64).collect())
 }
 
 fn grid(name: &str, mesh: &str, values: &str) -> String {
@@ -108,13 +108,6 @@ fn grid(name: &str, mesh: &str, values: &str) -> String {
 /// Writes the positions of the items: equal steps if all dimensions have them, else lists of
 /// coordinates.
 fn mesh(axes: &[DescribedAxis]) -> String {
-    let item = |numbers: Vec<f64>| {
-        format!(
-            "<DataItem Dimensions=\"{}\" NumberType=\"Float\" Precision=\"8\" Format=\"XML\">{}</DataItem>\n",
-            numbers.len(),
-            list(numbers.iter().map(|x| float(*x)), " ")
-        )
-    };
     // VTK places a mesh of two dimensions across y and z
     let is_flat = axes.len() == 2;
     let may_list = axes.iter().all(|axis| axis.len <= spelling::MAX_LISTED);
@@ -158,6 +151,15 @@ fn steps(axis: &DescribedAxis, may_list: bool) -> Option<(f64, f64)> {
         Coordinates::Irregular { values } if may_list && is_mesh_line(axis, values) => None,
         _ => Some((0.0, 1.0)),
     }
+}
+
+/// Writes coordinates, or one number for each dimension.
+fn item(numbers: Vec<f64>) -> String {
+    let count = numbers.len();
+    let numbers = floats(numbers, " ");
+    format!(
+        "<DataItem Dimensions=\"{count}\" NumberType=\"Float\" Precision=\"8\" Format=\"XML\">{numbers}</DataItem>\n"
+    )
 }
 
 fn is_mesh_line(axis: &DescribedAxis, values: &[f64]) -> bool {

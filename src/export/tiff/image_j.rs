@@ -2,7 +2,7 @@
 //! `TiffEncoder` writes them. tifffile and Bio-Formats read them too.
 
 use super::super::described::{DescribedAxis, Role};
-use super::super::spelling;
+use super::super::spelling::{self, FieldLines};
 use super::{Described, TagValue, Tags, resolution};
 
 /// A dimension of a stack, in ImageJ's order: the last is the fastest.
@@ -16,34 +16,34 @@ enum StackDimension {
 /// Returns the description of the first page. It has frames, slices and channels if the dimensions
 /// are in ImageJ's order; else all pages are images of one stack.
 pub fn description(array: &Described, pages: u64) -> String {
-    let mut text = format!("ImageJ=1.53t\nimages={pages}\n");
-    let mut add = |name: &str, value: String| text.push_str(&format!("{name}={value}\n"));
+    let mut lines = FieldLines::new(&format!("ImageJ=1.53t\nimages={pages}\n"), "=");
     let stack = stack(array).unwrap_or_default();
     for (dimension, len) in stack.iter().rev() {
-        match dimension {
-            StackDimension::Channels => add("channels", len.to_string()),
-            StackDimension::Slices => add("slices", len.to_string()),
-            StackDimension::Frames => add("frames", len.to_string()),
-        }
+        let name = match dimension {
+            StackDimension::Channels => "channels",
+            StackDimension::Slices => "slices",
+            StackDimension::Frames => "frames",
+        };
+        lines.add(name, len);
     }
     if stack
         .iter()
         .any(|(dimension, _)| *dimension != StackDimension::Slices)
     {
-        add("hyperstack", "true".to_string());
-        add("mode", "grayscale".to_string());
+        lines.add("hyperstack", true);
+        lines.add("mode", "grayscale");
     }
     if let Some([y, x]) = pixel(array) {
-        let unit = [x.1, y.1].into_iter().flatten().next().map(spelling::line);
-        if let Some(unit) = unit.filter(|unit| unit.is_ascii()) {
-            add("unit", unit);
-        }
-        let slices = array.axes.iter().position(|axis| axis.role == Role::Z);
-        if let Some((_, step)) = slices.and_then(|axis| spelling::spacing(array, axis)) {
-            add("spacing", spelling::float(step.abs()));
-        }
+        let unit = x.1.or(y.1).map(spelling::line);
+        lines.add_known("unit", unit.filter(|unit| unit.is_ascii()));
+        let slices = array.axes.iter().find(|axis| axis.role == Role::Z);
+        let steps = slices.and_then(spelling::spacing);
+        lines.add_known(
+            "spacing",
+            steps.map(|(_, step)| spelling::float(step.abs())),
+        );
     }
-    text
+    lines.into_text()
 }
 
 /// Adds the number of pixels per unit of length.
@@ -86,13 +86,16 @@ fn dimension(axis: &DescribedAxis) -> Option<StackDimension> {
 /// Returns the steps of the last two dimensions and their units, for images without a reference
 /// system.
 fn pixel(array: &Described) -> Option<[(f64, Option<&str>); 2]> {
-    let count = array.axes.len();
-    let none = array.crs.is_none();
-    let step = |axis: usize| {
-        let (_, step) = spelling::spacing(array, axis)?;
-        Some((step.abs(), array.axes.get(axis)?.units.as_deref()))
+    let [.., y, x] = array.axes.as_slice() else {
+        return None;
     };
-    let y = step(count.checked_sub(2).filter(|_| none)?)?;
-    let x = step(count - 1)?;
-    Some([y, x])
+    if array.crs.is_some() {
+        return None;
+    }
+    Some([pixel_size(y)?, pixel_size(x)?])
+}
+
+fn pixel_size(axis: &DescribedAxis) -> Option<(f64, Option<&str>)> {
+    let (_, step) = spelling::spacing(axis)?;
+    Some((step.abs(), axis.units.as_deref()))
 }

@@ -55,7 +55,7 @@ pub fn description(array: &Described, raster: &Raster) -> Option<String> {
 /// Adds the resolution in pixels per centimeter, if the sizes of pixels are lengths.
 pub fn pixels_per_centimeter(array: &Described, tags: &mut Tags) {
     let centimeters = |role| {
-        let (_, step, unit) = step(array, role)?;
+        let (step, unit) = step(array, role)?;
         resolution::for_each_unit(step * units::length(unit?)?.size * 100.0)
     };
     if let (Some(x), Some(y)) = (centimeters(Role::X), centimeters(Role::Y)) {
@@ -119,25 +119,21 @@ fn stack(array: &Described) -> Option<Vec<(char, u64)>> {
     Some(stack)
 }
 
-/// Returns the first coordinate, the step without its sign, and the unit of the axis with a role. A
-/// step of 1 without a unit tells nothing.
-fn step(array: &Described, role: Role) -> Option<(f64, f64, Option<&str>)> {
-    let axis = array.axes.iter().position(|axis| axis.role == role)?;
-    let (first, step) = spelling::spacing(array, axis)?;
-    let unit = array.axes.get(axis)?.units.as_deref();
+/// Returns the step without its sign and the unit of the axis with a role. A step of 1 without a
+/// unit tells nothing.
+fn step(array: &Described, role: Role) -> Option<(f64, Option<&str>)> {
+    let axis = array.axes.iter().find(|axis| axis.role == role)?;
+    let (_, step) = spelling::spacing(axis)?;
+    let unit = axis.units.as_deref();
     // the schema takes floats of 32 bits
-    let is_float = |step: f64| (step as f32).is_normal();
-    (is_float(step) && (unit.is_some() || step != 1.0)).then_some((
-        first,
-        spelling::rounded(step.abs()),
-        unit,
-    ))
+    let is_told = (step as f32).is_normal() && (unit.is_some() || step != 1.0);
+    is_told.then_some((spelling::rounded(step.abs()), unit))
 }
 
 /// Returns the attributes for the size of a pixel. A unit that the schema lacks becomes its
 /// arbitrary one.
 fn physical_size(array: &Described, letter: char, role: Role) -> Option<String> {
-    let (_, step, unit) = step(array, role)?;
+    let (step, unit) = step(array, role)?;
     let symbol = unit
         .and_then(units::length)
         .map_or("reference frame".to_string(), |unit| unit.symbol);
@@ -151,7 +147,7 @@ fn physical_size(array: &Described, letter: char, role: Role) -> Option<String> 
 /// Returns the attributes for the time from one image to the next, if its unit is one of the
 /// schema's.
 fn time_increment(array: &Described) -> Option<String> {
-    let (_, step, unit) = step(array, Role::Time)?;
+    let (step, unit) = step(array, Role::Time)?;
     let unit = units::time(unit?)?;
     Some(format!(
         " TimeIncrement=\"{}\" TimeIncrementUnit=\"{}\"",

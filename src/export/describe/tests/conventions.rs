@@ -260,7 +260,13 @@ fn an_image_of_ngff_is_described() {
     );
     let units: Vec<_> = one.axes.iter().map(|axis| axis.units.as_deref()).collect();
     assert_eq!(units, [Some("second"), None, Some("micrometer"), None]);
-    assert_eq!(case.describe("image/0").spacing(3), Some((0.0, 2.0)));
+    assert_eq!(
+        case.describe("image/0").axes[3].coordinates,
+        Coordinates::Regular {
+            first: 0.0,
+            step: 2.0
+        }
+    );
     let channel = |name: Option<&str>, color| ImageChannel {
         name: name.map(str::to_string),
         color,
