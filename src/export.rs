@@ -20,6 +20,7 @@ mod netcdf;
 mod nifti;
 mod npy;
 mod nrrd;
+mod number;
 mod packing;
 mod raster;
 mod readme;

@@ -10,7 +10,7 @@ mod numbers;
 mod projection;
 mod role;
 
-use super::described::{Coordinates, Described, DescribedAxis, Role};
+use super::described::{Coordinates, Described, DescribedAxis};
 use crate::array::Array;
 use crate::array::hierarchy::Hierarchy;
 use crate::cache::Cache;
@@ -19,10 +19,12 @@ use crate::store::Key;
 use crate::util::json::{self, Map, Value};
 use crate::util::memory;
 use crate::zarr::metadata::ZARRAY;
-pub use attributes::number as attribute_number;
+pub use attributes::{
+    integer as attribute_integer, items as attribute_items, number as attribute_number,
+};
 use coordinates::Coordinate;
 use coordinates::flat_range;
-pub use coordinates::{check_values, flat};
+pub use coordinates::{check_values, flat, max_chunks, time_unit};
 #[cfg(test)]
 pub use numbers::attribute_nodata as nodata_of_attributes;
 pub use numbers::{has_xarray_names, is_number, parse_float};
@@ -133,27 +135,26 @@ fn axis(
     coordinate: Option<Coordinate>,
     image: Option<&ngff::ImageAxis>,
 ) -> DescribedAxis {
-    let has_array = coordinate.is_some();
-    let (units, calendar, mut coordinates) = match coordinate {
-        Some(found) => (found.units, found.calendar, found.values),
-        None => (None, None, Coordinates::Unknown),
-    };
-    if coordinates == Coordinates::Unknown
-        && let Some((first, step)) = image.and_then(|axis| axis.place)
-    {
-        coordinates = Coordinates::Regular { first, step };
-    }
-    let units = units.or_else(|| image?.unit.clone());
-    let is_unread = has_array && coordinates == Coordinates::Unknown;
-    DescribedAxis {
+    let mut axis = DescribedAxis {
         name,
-        len,
-        role: Role::Other,
-        units,
-        calendar,
-        coordinates,
-        is_unread,
+        ..DescribedAxis::of_length(len)
+    };
+    let has_array = coordinate.is_some();
+    if let Some(found) = coordinate {
+        axis.units = found.units;
+        axis.calendar = found.calendar;
+        axis.coordinates = found.values;
     }
+    if let Some(image) = image {
+        axis.units = axis.units.or_else(|| image.unit.clone());
+        if axis.coordinates == Coordinates::Unknown
+            && let Some((first, step)) = image.place
+        {
+            axis.coordinates = Coordinates::Regular { first, step };
+        }
+    }
+    axis.is_unread = has_array && axis.coordinates == Coordinates::Unknown;
+    axis
 }
 
 /// Returns the names of the dimensions of `array`, which has these `attributes`, without reading
@@ -167,10 +168,9 @@ pub fn axis_names(
     let dimensions = array.metadata().shape.len();
     let stored = stored_names(hierarchy, array, attributes);
     // parsing the metadata of images for each array of a large group would be slow
-    let image = if stored.is_some() {
-        None
-    } else {
-        ngff::image(hierarchy, array.key(), dimensions)
+    let image = match stored {
+        Some(_) => None,
+        None => ngff::image(hierarchy, array.key(), dimensions),
     };
     let image = image.map(|image| {
         sources.push(image.group);
@@ -185,12 +185,12 @@ fn names(
     image: Option<&[ngff::ImageAxis]>,
     dimensions: usize,
 ) -> Vec<Option<String>> {
-    let name = |i: usize| match (&stored, image) {
-        (Some(names), _) => names.get(i).cloned().flatten(),
-        (None, image) => image?.get(i)?.name.clone(),
-    };
-    (0..dimensions)
-        .map(|i| name(i).filter(|name| attributes::is_shown(name)))
+    let of_image = image.into_iter().flatten().map(|axis| axis.name.clone());
+    let mut names = stored.unwrap_or_else(|| of_image.collect());
+    names.resize(dimensions, None);
+    names
+        .into_iter()
+        .map(|name| name.filter(|name| attributes::is_shown(name)))
         .collect()
 }
 
@@ -202,8 +202,9 @@ fn stored_names(
 ) -> Option<Vec<Option<String>>> {
     let metadata = array.metadata();
     let dimensions = metadata.shape.len();
-    let whole = |names: Vec<String>| Some(names).filter(|names| names.len() == dimensions);
-    if let Some(names) = attributes::texts(attributes.get(DIMENSIONS)).and_then(whole) {
+    if let Some(names) = attributes::texts(attributes.get(DIMENSIONS))
+        && names.len() == dimensions
+    {
         return Some(names.into_iter().map(Some).collect());
     }
     if let Some(v3) = &metadata.v3 {
@@ -213,39 +214,28 @@ fn stored_names(
             .clone()
             .filter(|names| names.iter().any(Option::is_some));
     }
-    let references = |array: Option<&Value>| attributes::texts(array?.get("dimrefs"));
     // netCDF-C 4.9.3 writes an attribute, earlier versions a field of `.zarray`
     let references = ["_nczarr_array", "_NCZARR_ARRAY"]
         .iter()
-        .find_map(|name| references(attributes.get(*name)));
-    let references = references
+        .find_map(|name| attributes::texts(attributes.get(*name)?.get("dimrefs")))
         .or_else(|| stored_references(hierarchy, array.key()))
-        .and_then(whole)?;
-    let last = |path: String| path.rsplit('/').next().unwrap_or_default().to_string();
-    Some(
-        references
-            .into_iter()
-            .map(|path| Some(last(path)))
-            .collect(),
-    )
+        .filter(|references| references.len() == dimensions)?;
+    let names = references
+        .iter()
+        .map(|path| path.rsplit('/').next().map(str::to_string));
+    Some(names.collect())
 }
 
 /// Returns the dimension references that NCZarr wrote into the array's `.zarray`.
 fn stored_references(hierarchy: &Hierarchy, key: &Key) -> Option<Vec<String>> {
     let document = hierarchy.stored(&key.join(ZARRAY)).ok()??.text;
     let named = "_NCZARR_ARRAY";
-    if !document
-        .windows(named.len())
-        .any(|word| word == named.as_bytes())
-    {
+    let mut words = document.windows(named.len());
+    if !words.any(|word| word == named.as_bytes()) {
         return None;
     }
-    attributes::texts(
-        json::parse_object(&document)
-            .ok()?
-            .get(named)?
-            .get("dimrefs"),
-    )
+    let document = json::parse_object(&document).ok()?;
+    attributes::texts(document.get(named)?.get("dimrefs"))
 }
 
 /// Returns the group that holds `key` and its ancestors in the store, nearest first.

@@ -150,6 +150,21 @@ pub enum MetadataNumber {
     Float(f64),
 }
 
+impl DescribedAxis {
+    /// Returns an axis of which only the number of items is known.
+    pub fn of_length(len: u64) -> Self {
+        DescribedAxis {
+            name: None,
+            len,
+            role: Role::Other,
+            units: None,
+            calendar: None,
+            coordinates: Coordinates::Unknown,
+            is_unread: false,
+        }
+    }
+}
+
 impl MetadataNumber {
     /// Returns the nearest f64.
     pub fn as_f64(self) -> f64 {
@@ -177,19 +192,15 @@ impl fmt::Display for MetadataNumber {
 impl Described {
     /// Returns the description of the array at `key` from its metadata alone, without geometry.
     pub fn of_metadata(key: &Key, metadata: &ArrayMetadata) -> Self {
-        let axis = |len: &u64| DescribedAxis {
-            name: None,
-            len: *len,
-            role: Role::Other,
-            units: None,
-            calendar: None,
-            coordinates: Coordinates::Unknown,
-            is_unread: false,
-        };
         Described {
             key: key.clone(),
             name: if key.is_root() { "data" } else { key.name() }.to_string(),
-            axes: metadata.shape.iter().map(axis).collect(),
+            axes: metadata
+                .shape
+                .iter()
+                .copied()
+                .map(DescribedAxis::of_length)
+                .collect(),
             metadata: metadata.clone(),
             crs: None,
             nodata: None,

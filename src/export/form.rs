@@ -1,8 +1,10 @@
 //! The type, size and byte order in which a file of another program holds an array's items. This
 //! module knows nothing of files.
 
+use super::number::{NumberKind, NumberType};
 use super::packing::Packing;
 use crate::error::{Error, Kind, Result};
+use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
 
 /// How a file holds each item of flat bytes. An item may take another number of bytes in the file
@@ -33,14 +35,10 @@ pub enum ItemForm {
 }
 
 /// A type of integers in an array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StoredInteger {
-    /// The number of bytes.
-    pub size: usize,
-    /// Whether negative numbers exist.
-    pub is_signed: bool,
-    /// The byte order.
-    pub is_big_endian: bool,
+    /// The type.
+    pub number: NumberType,
     /// The array's fill value, which netCDF's default fill value of the shown type stands for when
     /// it is written.
     pub fill: i128,
@@ -58,99 +56,58 @@ pub enum ShownNumber {
 }
 
 impl StoredInteger {
-    /// Returns the type of an array with this fill value, whose zero bytes at the end may be
-    /// missing.
-    pub fn new(size: usize, is_signed: bool, is_big_endian: bool, fill: &[u8]) -> Self {
-        let mut item = fill.to_vec();
-        item.resize(size, 0);
-        let stored = StoredInteger {
-            size,
-            is_signed,
-            is_big_endian,
-            fill: 0,
-        };
-        StoredInteger {
-            fill: stored.read(&item),
-            ..stored
-        }
-    }
-
-    /// Reads an item, which has the type's size.
-    fn read(self, item: &[u8]) -> i128 {
-        let mut wide = [0; 16];
-        let from = 16 - self.size.min(16);
-        for (to, byte) in wide[from..].iter_mut().enumerate() {
-            *byte = item[if self.is_big_endian {
-                to
-            } else {
-                self.size - 1 - to
-            }];
-        }
-        let unused = 8 * from as u32;
-        if self.is_signed {
-            (i128::from_be_bytes(wide) << unused) >> unused
-        } else {
-            i128::from_be_bytes(wide)
-        }
-    }
-
-    /// Appends an item; `None` if the type does not hold the number.
-    fn write(self, number: i128, out: &mut Vec<u8>) -> Option<()> {
-        let bits = 8 * self.size as u32;
-        let (low, high) = if self.is_signed {
-            (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-        } else {
-            (0, (1 << bits) - 1)
-        };
-        if !(low..=high).contains(&number) {
-            return None;
-        }
-        let at = out.len();
-        out.extend_from_slice(&number.to_le_bytes()[..self.size]);
-        if self.is_big_endian {
-            out[at..].reverse();
-        }
-        Some(())
+    /// Returns the type of an array's items; `None` if they are no numbers.
+    pub fn of(metadata: &ArrayMetadata) -> Option<Self> {
+        let number = NumberType::of(&metadata.dtype)?;
+        let mut item = metadata.fill.clone().unwrap_or_default();
+        // trailing zero bytes are not stored
+        item.resize(number.size, 0);
+        let fill = number.integer(number.load(&item));
+        Some(StoredInteger { number, fill })
     }
 }
 
 impl ShownNumber {
+    /// Returns the type of the items in the file.
+    fn number(self) -> NumberType {
+        let (kind, size) = match self {
+            ShownNumber::Short => (NumberKind::Signed, 2),
+            ShownNumber::Int => (NumberKind::Signed, 4),
+            ShownNumber::Double => (NumberKind::Float, 8),
+        };
+        NumberType {
+            kind,
+            size,
+            is_big_endian: true,
+        }
+    }
+
     /// Returns the number of bytes.
     pub fn size(self) -> usize {
-        match self {
-            ShownNumber::Short => 2,
-            ShownNumber::Int => 4,
-            ShownNumber::Double => 8,
-        }
+        self.number().size
     }
 
     /// Appends a number in the file's byte order; `None` if the type does not hold it exactly.
     fn write(self, number: i128, out: &mut Vec<u8>) -> Option<()> {
-        match self {
-            ShownNumber::Short => out.extend(i16::try_from(number).ok()?.to_be_bytes()),
-            ShownNumber::Int => out.extend(i32::try_from(number).ok()?.to_be_bytes()),
-            ShownNumber::Double => {
-                let shown = number as f64;
-                if shown as i128 != number {
-                    return None;
-                }
-                out.extend(shown.to_be_bytes());
-            }
-        }
+        let bits = if self == ShownNumber::Double {
+            let shown = number as f64;
+            (shown as i128 == number).then_some(shown.to_bits())
+        } else {
+            self.number().integer_bits(number)
+        };
+        self.number().store(bits?, out);
         Some(())
     }
 
     /// Reads an item of the file; `None` if it is not an integer.
     fn read(self, item: &[u8]) -> Option<i128> {
-        match self {
-            ShownNumber::Short => Some(i16::from_be_bytes(item.try_into().ok()?).into()),
-            ShownNumber::Int => Some(i32::from_be_bytes(item.try_into().ok()?).into()),
-            ShownNumber::Double => {
-                let shown = f64::from_be_bytes(item.try_into().ok()?);
-                let number = shown as i128;
-                (number as f64 == shown && number.unsigned_abs() <= 1 << 64).then_some(number)
-            }
+        let bits = self.number().load(item);
+        if self != ShownNumber::Double {
+            return Some(self.number().integer(bits));
         }
+        let shown = f64::from_bits(bits);
+        let number = shown as i128;
+        (number as f64 == shown && number.unsigned_abs() <= 1 << 64).then_some(number)
     }
 
     /// Returns whether the item is netCDF's default fill value of the type: `NC_FILL_SHORT`,
@@ -170,7 +127,7 @@ impl ItemForm {
         match *self {
             ItemForm::AsStored => 1,
             ItemForm::Reversed(size) | ItemForm::Utf8 { size, .. } => size.max(1),
-            ItemForm::Widened { stored, .. } => stored.size,
+            ItemForm::Widened { stored, .. } => stored.number.size,
             ItemForm::Unpacked(ref packing) => packing.stored_size(),
         }
     }
@@ -223,9 +180,12 @@ impl ItemForm {
                 .chunks_exact_mut(size.max(1))
                 .for_each(<[u8]>::reverse),
             ItemForm::Widened { stored, shown } => {
-                let mut out = Vec::with_capacity(bytes.len() / stored.size * shown.size());
-                for item in bytes.chunks_exact(stored.size) {
-                    let number = stored.read(item);
+                let StoredInteger {
+                    number: integer, ..
+                } = stored;
+                let mut out = Vec::with_capacity(bytes.len() / integer.size * shown.size());
+                for item in bytes.chunks_exact(integer.size) {
+                    let number = integer.integer(integer.load(item));
                     shown.write(number, &mut out).ok_or_else(|| {
                         let why =
                             format!("{number} can't be shown as a double: open the file again");
@@ -257,16 +217,16 @@ impl ItemForm {
         match *self {
             ItemForm::AsStored | ItemForm::Reversed(_) => self.show(bytes),
             ItemForm::Widened { stored, shown } => {
-                let mut out = Vec::with_capacity(bytes.len() / shown.size() * stored.size);
+                let mut out = Vec::with_capacity(bytes.len() / shown.size() * stored.number.size);
                 for item in bytes.chunks_exact(shown.size()) {
                     let number = if shown.is_default_fill(item) {
                         Some(stored.fill)
                     } else {
                         shown.read(item)
                     };
-                    number
-                        .and_then(|number| stored.write(number, &mut out))
-                        .ok_or_else(|| not_integer(stored, item))?;
+                    let bits = number.and_then(|number| stored.number.integer_bits(number));
+                    let bits = bits.ok_or_else(|| not_integer(stored.number, shown, item))?;
+                    stored.number.store(bits, &mut out);
                 }
                 *bytes = out;
                 Ok(())
@@ -285,20 +245,16 @@ impl ItemForm {
     }
 }
 
-fn not_integer(stored: StoredInteger, item: &[u8]) -> Error {
-    let shown = match <[u8; 8]>::try_from(item) {
-        Ok(double) => f64::from_be_bytes(double).to_string(),
-        Err(_) => item
-            .iter()
-            .fold(-i64::from(item.first().unwrap_or(&0) >> 7), |n, b| {
-                n << 8 | i64::from(*b)
-            })
-            .to_string(),
+fn not_integer(stored: NumberType, shown: ShownNumber, item: &[u8]) -> Error {
+    let number = shown.number().float(shown.number().load(item));
+    let sign = if stored.kind == NumberKind::Signed {
+        ""
+    } else {
+        "unsigned "
     };
-    let sign = if stored.is_signed { "" } else { "unsigned " };
+    let size = stored.size;
     Error::invalid(format!(
-        "{shown} can't be stored: the array holds {sign}integers of {} bytes",
-        stored.size
+        "{number} can't be stored: the array holds {sign}integers of {size} bytes"
     ))
 }
 
@@ -350,12 +306,17 @@ mod tests {
     use super::*;
 
     fn integer(size: usize, is_signed: bool, is_big_endian: bool) -> StoredInteger {
-        StoredInteger {
+        let kind = if is_signed {
+            NumberKind::Signed
+        } else {
+            NumberKind::Unsigned
+        };
+        let number = NumberType {
+            kind,
             size,
-            is_signed,
             is_big_endian,
-            fill: 7,
-        }
+        };
+        StoredInteger { number, fill: 7 }
     }
 
     #[test]
@@ -411,7 +372,7 @@ mod tests {
             // what netCDF-C writes in place of values that are not written yet
             let mut converted = fill.to_vec();
             form.store(&mut converted).unwrap();
-            assert_eq!(stored.read(&converted), 7);
+            assert_eq!(stored.number.integer(stored.number.load(&converted)), 7);
         };
         check(
             integer(1, false, false),

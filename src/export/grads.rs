@@ -3,15 +3,16 @@
 //! The roles of an array's dimensions, or else their positions, decide which of these it has. An
 //! array that a descriptor would misrepresent has no descriptor.
 
+mod times;
+
 use super::FormatSpec;
-use super::calendar::{Calendar, TimeCount};
-use super::describe::{is_east, is_north};
+use super::calendar::Cycle;
+use super::describe::{attribute_items, is_east, is_north};
 use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber, Role};
 use super::spelling::{self, float};
 use crate::util::json;
 use crate::zarr::dtype::DTypeKind;
 use crate::zarr::metadata::ArrayMetadata;
-use chrono::{Datelike, NaiveDateTime, Timelike};
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {
@@ -66,13 +67,9 @@ fn text(array: &Described) -> String {
     let (Some(units), Some(statements)) = (units(metadata), statements(array)) else {
         return String::new();
     };
-    let byte_order = if metadata.dtype.is_big_endian() {
-        "big_endian"
-    } else {
-        "little_endian"
-    };
+    let byte_order = spelling::byte_order(&metadata.dtype);
     let mut text = format!(
-        "DSET ^data.raw\nTITLE {}\nUNDEF {}\nOPTIONS {byte_order}{}{}\n",
+        "DSET ^data.raw\nTITLE {}\nUNDEF {}\nOPTIONS {byte_order}_endian{}{}\n",
         plain(&spelling::title(array), MAX_TEXT),
         undefined(array),
         if statements.is_reversed { " yrev" } else { "" },
@@ -123,7 +120,7 @@ fn statements(array: &Described) -> Option<Statements> {
     let is_on_globe = array.crs.as_ref().is_none_or(|crs| crs.is_geographic);
     let (x, _) = horizontal(slots.x, Role::X, is_on_globe)?;
     let (y, is_reversed) = horizontal(slots.y, Role::Y, is_on_globe)?;
-    let (time, calendar) = time(slots.time)?;
+    let (time, cycle) = times::time(slots.time)?;
     // members of an ensemble have names, not coordinates
     if slots.ensemble.is_some_and(|axis| !has_no_coordinates(axis)) {
         return None;
@@ -134,7 +131,7 @@ fn statements(array: &Described) -> Option<Statements> {
         z: level(slots.z)?,
         time,
         is_reversed,
-        has_no_leap_days: calendar == Some(Calendar::NoLeap),
+        has_no_leap_days: cycle == Some(Cycle::NoLeap),
         levels: slots.z.map_or(0, |z| z.len),
         members: slots.ensemble.map(|axis| axis.len),
     })
@@ -144,43 +141,35 @@ fn statements(array: &Described) -> Option<Statements> {
 /// signedness than the dtype.
 fn is_packed(array: &Described) -> bool {
     let attributes = &array.attributes;
-    let is_scaled = |name, factor: Option<f64>, neutral| {
-        factor.is_some_and(|x| x != neutral) || factor.is_none() && attributes.contains_key(name)
-    };
-    let unsigned = attributes
+    let is_scaled = [
+        ("scale_factor", array.scale, 1.0),
+        ("add_offset", array.offset, 0.0),
+    ]
+    .into_iter()
+    .any(|(name, factor, neutral)| match factor {
+        Some(factor) => factor != neutral,
+        None => attributes.contains_key(name),
+    });
+    let dtype = &array.metadata.dtype;
+    let is_unsigned = matches!(dtype.kind(), DTypeKind::UInt | DTypeKind::Bool);
+    let has_other_sign = attributes
         .get("_Unsigned")
-        .map(|value| json::text(value).unwrap_or_default() == "true");
-    let is_unsigned = matches!(
-        array.metadata.dtype.kind(),
-        DTypeKind::UInt | DTypeKind::Bool
-    );
-    is_scaled("scale_factor", array.scale, 1.0)
-        || is_scaled("add_offset", array.offset, 0.0)
-        || unsigned.is_some_and(|unsigned| unsigned != is_unsigned)
+        .is_some_and(|value| (json::text(value) == Some("true")) != is_unsigned);
+    is_scaled || has_other_sign
 }
 
 /// Returns whether attributes name a missing value other than the descriptor's. NaN is always
 /// missing.
 fn has_other_missing_values(array: &Described) -> bool {
-    let named = spelling::nodata(array);
-    let attributes = ["_FillValue", "missing_value"]
+    let named = spelling::nodata(array).map(|number| number.as_f64());
+    let values = ["_FillValue", "missing_value"]
         .into_iter()
-        .filter_map(|name| array.attributes.get(name));
-    let numbers = attributes.flat_map(|value| {
-        value
-            .as_array()
-            .map_or(std::slice::from_ref(value), Vec::as_slice)
-    });
-    numbers
-        .filter_map(|number| {
-            spelling::item(
-                &array.metadata.dtype,
-                MetadataNumber::Float(json::float(number)?),
-            )
-        })
-        .any(|item| {
-            !item.as_f64().is_nan() && named.is_none_or(|named| named.as_f64() != item.as_f64())
-        })
+        .filter_map(|name| array.attributes.get(name))
+        .flat_map(attribute_items);
+    values
+        .filter_map(json::float)
+        .filter_map(|x| spelling::item(&array.metadata.dtype, MetadataNumber::Float(x)))
+        .any(|item| !item.as_f64().is_nan() && named != Some(item.as_f64()))
 }
 
 /// Returns whether the dimension has no coordinate array and no known positions.
@@ -225,19 +214,20 @@ impl<'a> Slots<'a> {
     /// Assigns dimensions by role. Returns `None` unless all have a role in space or time, in the
     /// format's order.
     fn by_role(axes: &'a [DescribedAxis]) -> Option<Self> {
-        const ORDER: [Role; 4] = [Role::Time, Role::Z, Role::Y, Role::X];
-        let places = axes
-            .iter()
-            .map(|axis| ORDER.iter().position(|role| *role == axis.role));
-        let places: Vec<usize> = places.collect::<Option<_>>()?;
-        let of = |role| axes.iter().find(|axis| axis.role == role);
-        places.is_sorted_by(|a, b| a < b).then(|| Slots {
-            ensemble: None,
-            time: of(Role::Time),
-            z: of(Role::Z),
-            y: of(Role::Y),
-            x: of(Role::X),
-        })
+        let mut slots = Slots::default();
+        // the roles that may still follow
+        let mut left = [Role::Time, Role::Z, Role::Y, Role::X].into_iter();
+        for axis in axes {
+            left.find(|role| *role == axis.role)?;
+            let slot = match axis.role {
+                Role::Time => &mut slots.time,
+                Role::Z => &mut slots.z,
+                Role::Y => &mut slots.y,
+                _ => &mut slots.x,
+            };
+            *slot = Some(axis);
+        }
+        Some(slots)
     }
 
     fn by_position(axes: &'a [DescribedAxis]) -> Self {
@@ -276,28 +266,19 @@ fn horizontal(
         return None;
     }
     let may_reverse = role == Role::Y;
-    match &axis.coordinates {
-        Coordinates::Regular { first, step } if first.is_finite() && step.is_finite() => match step
-        {
-            step if *step > 0.0 => Some((linear(axis.len, *first, *step), false)),
-            step if may_reverse => Some((
-                linear(axis.len, spelling::at(*first, *step, axis.len - 1), -step),
-                true,
-            )),
-            _ => None,
-        },
-        Coordinates::Irregular { values } if values.len() as u64 == axis.len => {
-            match (
-                is_increasing(values.iter()),
-                may_reverse && is_increasing(values.iter().rev()),
-            ) {
-                (true, _) => Some((levels(values.iter()), false)),
-                (_, true) => Some((levels(values.iter().rev()), true)),
-                _ => None,
-            }
+    if let Some((first, step)) = spelling::spacing(axis) {
+        if step > 0.0 {
+            return Some((linear(axis.len, first, step), false));
         }
-        _ => None,
+        let last = spelling::at(first, step, axis.len - 1);
+        return may_reverse.then(|| (linear(axis.len, last, -step), true));
     }
+    let values = listed(axis)?;
+    if is_increasing(values.iter()) {
+        return Some((levels(values.iter().copied()), false));
+    }
+    let is_reversed = may_reverse && is_increasing(values.iter().rev());
+    is_reversed.then(|| (levels(values.iter().rev().copied()), true))
 }
 
 /// Returns whether units allow the coordinates to be longitudes or latitudes. Plain degrees may
@@ -310,12 +291,15 @@ fn is_in_degrees(axis: &DescribedAxis, role: Role) -> bool {
         Role::X => (is_east(units), "lon"),
         _ => (is_north(units), "lat"),
     };
-    let is_named = || {
-        axis.name
-            .as_deref()
-            .is_some_and(|name| name.to_ascii_lowercase().starts_with(start))
-    };
-    is_of_role || ["degrees", "degree", "deg"].contains(&units) && is_named()
+    if is_of_role {
+        return true;
+    }
+    let name = axis
+        .name
+        .as_deref()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    ["degrees", "degree", "deg"].contains(&units) && name.starts_with(start)
 }
 
 /// Returns the levels in their own order; `None` if they neither increase nor decrease.
@@ -330,21 +314,22 @@ fn level(axis: Option<&DescribedAxis>) -> Option<String> {
     if axis.role == Role::Time {
         return None;
     }
+    if let Some((first, step)) = spelling::spacing(axis) {
+        if step > 0.0 {
+            return Some(linear(axis.len, first, step));
+        }
+        let values = (0..axis.len).map(|i| spelling::at(first, step, i));
+        return (axis.len <= spelling::MAX_LISTED).then(|| levels(values));
+    }
+    let values = listed(axis)?;
+    let is_sorted = is_increasing(values.iter()) || is_increasing(values.iter().rev());
+    is_sorted.then(|| levels(values.iter().copied()))
+}
+
+/// Returns irregular coordinates, one for each item.
+fn listed(axis: &DescribedAxis) -> Option<&[f64]> {
     match &axis.coordinates {
-        Coordinates::Regular { first, step } if !first.is_finite() || !step.is_finite() => None,
-        Coordinates::Regular { first, step } if *step > 0.0 => {
-            Some(linear(axis.len, *first, *step))
-        }
-        Coordinates::Regular { first, step } if axis.len <= spelling::MAX_LISTED => {
-            let values: Vec<f64> = (0..axis.len)
-                .map(|i| spelling::at(*first, *step, i))
-                .collect();
-            Some(levels(values.iter()))
-        }
-        Coordinates::Irregular { values } if values.len() as u64 == axis.len => {
-            let is_sorted = is_increasing(values.iter()) || is_increasing(values.iter().rev());
-            is_sorted.then(|| levels(values.iter()))
-        }
+        Coordinates::Irregular { values } if values.len() as u64 == axis.len => Some(values),
         _ => None,
     }
 }
@@ -353,141 +338,44 @@ fn linear(len: u64, first: f64, step: f64) -> String {
     format!("{len} LINEAR {} {}", float(first), float(step))
 }
 
-fn levels<'a>(values: impl ExactSizeIterator<Item = &'a f64>) -> String {
-    let len = values.len();
-    let words: Vec<String> = values.map(|x| float(*x)).collect();
+fn levels(values: impl Iterator<Item = f64>) -> String {
+    let words: Vec<String> = values.map(float).collect();
     let lines = words.chunks(LEVELS_IN_LINE).map(|line| line.join(" "));
-    format!("{len} LEVELS {}", spelling::list(lines, "\n"))
+    format!("{} LEVELS {}", words.len(), spelling::list(lines, "\n"))
 }
 
 fn is_increasing<'a>(values: impl Iterator<Item = &'a f64> + Clone) -> bool {
     values.clone().all(|x| x.is_finite()) && values.is_sorted_by(|a, b| a < b)
 }
 
-/// Returns the dates of the time dimension at steps of minutes or months, and their calendar.
-/// Returns `None` if the format cannot express them: it has dates to the minute, in the proleptic
-/// Gregorian calendar or one without leap days.
-fn time(axis: Option<&DescribedAxis>) -> Option<(String, Option<Calendar>)> {
-    let axis = match axis {
-        Some(axis) if axis.len > 1 || !has_no_coordinates(axis) => axis,
-        // the format requires a time even for arrays without one
-        _ => return Some(("1 LINEAR 00Z01JAN0001 1dy".to_string(), None)),
-    };
-    let calendar = Calendar::of(axis.calendar.as_deref())?;
-    let count = TimeCount::parse(
-        axis.units.as_deref().filter(|_| axis.role == Role::Time)?,
-        calendar,
-    )?;
-    let (first, step) = regular(axis, count).or_else(|| monthly(axis, count))?;
-    Some((
-        format!("{} LINEAR {} {step}", axis.len, date(first)),
-        Some(calendar),
-    ))
-}
-
-/// Returns the first date and the step if the step is a whole number of minutes.
-fn regular(axis: &DescribedAxis, count: TimeCount) -> Option<(NaiveDateTime, String)> {
-    let (first, step) = match &axis.coordinates {
-        Coordinates::Regular { first, step } => (*first, *step),
-        Coordinates::Irregular { values } => match values.as_slice() {
-            [only] => return Some((count.date(*only)?, "1dy".to_string())),
-            _ => return None,
-        },
-        Coordinates::Unknown => return None,
-    };
-    let first = count.date(first)?;
-    let minutes = step * count.minutes();
-    let whole = minutes.round();
-    // the rounded step must still hold at the last item
-    if !(1.0..1e9).contains(&whole) || (minutes - whole).abs() * axis.len as f64 > 0.5 {
-        return None;
-    }
-    let whole = whole as i64;
-    let (size, unit) = [(1440, "dy"), (60, "hr"), (1, "mn")]
-        .into_iter()
-        .find(|(size, _)| whole % size == 0)?;
-    Some((first, format!("{}{unit}", whole / size)))
-}
-
-/// Returns the first date and the step if all dates have the same day and minute of every nth
-/// month.
-fn monthly(axis: &DescribedAxis, count: TimeCount) -> Option<(NaiveDateTime, String)> {
-    let Coordinates::Irregular { values } = &axis.coordinates else {
-        return None;
-    };
-    let dates: Vec<NaiveDateTime> = values
-        .iter()
-        .map(|x| count.date(*x))
-        .collect::<Option<_>>()?;
-    let [first, second, ..] = dates.as_slice() else {
-        return None;
-    };
-    let month = |date: &NaiveDateTime| date.year() * 12 + date.month() as i32;
-    let step = month(second) - month(first);
-    let follows = |a: &NaiveDateTime, b: &NaiveDateTime| {
-        month(b) - month(a) == step && (b.day(), b.time()) == (first.day(), first.time())
-    };
-    if step < 1
-        || !dates
-            .windows(2)
-            .all(|pair| matches!(pair, [a, b] if follows(a, b)))
-    {
-        return None;
-    }
-    Some((
-        *first,
-        if step % 12 == 0 {
-            format!("{}yr", step / 12)
-        } else {
-            format!("{step}mo")
-        },
-    ))
-}
-
-/// Spells a date: `06:30Z01JAN2000`.
-fn date(date: NaiveDateTime) -> String {
-    let time = if date.minute() == 0 { "%HZ" } else { "%H:%MZ" };
-    date.format(&format!("{time}%d%b%Y"))
-        .to_string()
-        .to_uppercase()
-}
-
 /// Returns the missing value, or [`UNDEFINED`] if there is none. NaN is always missing.
 fn undefined(array: &Described) -> String {
     match spelling::nodata(array) {
-        Some(MetadataNumber::Float(x)) if x.is_nan() => UNDEFINED.to_string(),
         // the shortest spelling of an item of 4 bytes
-        Some(MetadataNumber::Float(x)) => (x as f32)
-            .to_string()
-            .parse()
-            .map_or(UNDEFINED.to_string(), float),
-        Some(nodata) => nodata.to_string(),
-        None => UNDEFINED.to_string(),
+        Some(MetadataNumber::Float(x)) if !x.is_nan() => {
+            let shortest = (x as f32).to_string().parse();
+            shortest.map_or(UNDEFINED.to_string(), float)
+        }
+        Some(nodata @ MetadataNumber::Int(_)) => nodata.to_string(),
+        _ => UNDEFINED.to_string(),
     }
 }
 
 /// Returns title and units.
 fn meaning(array: &Described) -> String {
-    let units = array
-        .units
-        .as_deref()
-        .map(|units| format!(" [{units}]"))
-        .unwrap_or_default();
-    format!("{}{units}", spelling::title(array))
+    let title = spelling::title(array);
+    match &array.units {
+        Some(units) => format!("{title} [{units}]"),
+        None => title,
+    }
 }
 
 /// Returns a name of letters, digits and underscores that begins with a letter.
 fn name(name: &str) -> String {
-    let plain = name.chars().map(|c| {
-        if c.is_ascii_alphanumeric() {
-            c.to_ascii_lowercase()
-        } else {
-            '_'
-        }
-    });
-    let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
-    let start = if starts_well { None } else { Some('v') };
-    start.into_iter().chain(plain).take(MAX_NAME).collect()
+    let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
+    let name = format!("{}{name}", if begins_well { "" } else { "v" }).to_ascii_lowercase();
+    let plain = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    plain.chars().take(MAX_NAME).collect()
 }
 
 /// Returns text in one line of at most `most` ASCII characters.

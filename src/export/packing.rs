@@ -3,10 +3,12 @@
 //! `xarray/coding/variables.py`), and so is the type of the values. This module knows items and
 //! attributes, not files.
 
-use super::describe::{attribute_number, has_xarray_names, is_number};
+use super::describe::{
+    attribute_integer, attribute_items, attribute_number, has_xarray_names, is_number, parse_float,
+};
+use super::number::{NumberKind, NumberType};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Map, Value};
-use crate::zarr::dtype::DTypeKind;
 use crate::zarr::metadata::ArrayMetadata;
 use half::f16;
 
@@ -26,7 +28,8 @@ pub const PACKING_ATTRIBUTES: [&str; 5] = [
 /// bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packing {
-    item: PackedItem,
+    /// The type of the stored items, after `_Unsigned`.
+    item: NumberType,
     /// Size of a value in bytes, 4 or 8.
     shown: usize,
     scale: Option<f64>,
@@ -39,80 +42,10 @@ pub struct Packing {
     nan: Option<u64>,
 }
 
-/// The type of the stored items, after `_Unsigned`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct PackedItem {
-    kind: NumberKind,
-    size: usize,
-    is_big_endian: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum NumberKind {
-    Signed,
-    Unsigned,
-    Float,
-}
-
 /// A missing value, and its bits if an item can hold it.
 struct MissingNumber {
     number: f64,
     bits: Option<u64>,
-}
-
-impl PackedItem {
-    /// Returns the number that the bits of an item are.
-    fn number(self, bits: u64) -> f64 {
-        let unused = 64 - 8 * self.size as u32;
-        match (self.kind, self.size) {
-            (NumberKind::Signed, _) => ((bits << unused) as i64 >> unused) as f64,
-            (NumberKind::Unsigned, _) => bits as f64,
-            (NumberKind::Float, 2) => f16::from_bits(bits as u16).to_f64(),
-            (NumberKind::Float, 4) => f32::from_bits(bits as u32).into(),
-            (NumberKind::Float, _) => f64::from_bits(bits),
-        }
-    }
-
-    /// Returns the bits of the nearest item to a number, or `None` if the number is out of range.
-    /// Halves are rounded to the even item.
-    fn nearest(self, number: f64) -> Option<u64> {
-        let bits = 8 * self.size as u32;
-        let range = match (self.kind, self.size) {
-            (NumberKind::Signed, _) => -(1i128 << (bits - 1))..1i128 << (bits - 1),
-            (NumberKind::Unsigned, _) => 0..1i128 << bits,
-            (NumberKind::Float, size) => {
-                let nearest = match size {
-                    2 => f16::from_f64(number).to_bits().into(),
-                    4 => (number as f32).to_bits().into(),
-                    _ => number.to_bits(),
-                };
-                return (self.number(nearest).is_finite() || !number.is_finite())
-                    .then_some(nearest);
-            }
-        };
-        // a float beyond an i128 becomes the largest one, NaN becomes 0
-        let whole = Some(number.round_ties_even()).filter(|whole| whole.is_finite())? as i128;
-        range
-            .contains(&whole)
-            .then_some(whole as u64 & u64::MAX >> (64 - bits))
-    }
-
-    fn load(self, item: &[u8]) -> u64 {
-        let mut bytes = [0; 8];
-        bytes[..self.size].copy_from_slice(&item[..self.size]);
-        if self.is_big_endian {
-            bytes[..self.size].reverse();
-        }
-        u64::from_le_bytes(bytes)
-    }
-
-    fn store(self, bits: u64, to: &mut Vec<u8>) {
-        let at = to.len();
-        to.extend_from_slice(&bits.to_le_bytes()[..self.size]);
-        if self.is_big_endian {
-            to[at..].reverse();
-        }
-    }
 }
 
 impl Packing {
@@ -123,32 +56,17 @@ impl Packing {
         if !is_number(dtype) || !metadata.has_numpy_dtype() {
             return None;
         }
-        let stored = match dtype.kind() {
-            DTypeKind::Int => NumberKind::Signed,
-            DTypeKind::UInt => NumberKind::Unsigned,
-            _ => NumberKind::Float,
-        };
-        let kind = match (stored, attributes.get("_Unsigned").and_then(json::text)) {
+        let stored = NumberType::of(dtype)?;
+        let unsigned = attributes.get("_Unsigned").and_then(json::text);
+        let kind = match (stored.kind, unsigned) {
             (NumberKind::Signed, Some("true")) => NumberKind::Unsigned,
             (NumberKind::Unsigned, Some("false")) => NumberKind::Signed,
             (kind, _) => kind,
         };
-        let item = PackedItem {
-            kind,
-            size: dtype.size(),
-            is_big_endian: dtype.is_big_endian(),
-        };
+        let item = NumberType { kind, ..stored };
         let scale = attribute_number(attributes, "scale_factor");
         let offset = attribute_number(attributes, "add_offset");
-        let mut named = fill_values(
-            metadata,
-            attributes,
-            PackedItem {
-                kind: stored,
-                ..item
-            },
-            item,
-        )?;
+        let mut named = fill_values(metadata, attributes, stored, item)?;
         named.extend(listed(attributes.get("missing_value"), item, false)?);
         // NaN is missing without a name, and no integer
         named.retain(|missing| kind == NumberKind::Float || !missing.number.is_nan());
@@ -161,15 +79,10 @@ impl Packing {
         } else {
             8
         };
-        let of_float = || {
-            (kind == NumberKind::Float)
-                .then(|| item.nearest(f64::NAN))
-                .flatten()
+        let nan = match named.iter().find_map(|missing| missing.bits) {
+            None if kind == NumberKind::Float => item.nearest(f64::NAN),
+            bits => bits,
         };
-        let nan = named
-            .iter()
-            .find_map(|missing| missing.bits)
-            .or_else(of_float);
         let has_missing = !named.is_empty();
         let missing = named
             .into_iter()
@@ -278,21 +191,19 @@ impl Packing {
     /// EINVAL for a value that no item holds to half a step, and for NaN without a missing value.
     pub fn pack(&self, values: &[u8]) -> Result<Vec<u8>> {
         let mut items = Vec::with_capacity(values.len() / self.shown * self.item.size);
-        let mut put = |value: f64| {
-            self.bits(value)
-                .map(|bits| self.item.store(bits, &mut items))
-        };
         match self.shown {
-            4 => values
-                .as_chunks()
-                .0
-                .iter()
-                .try_for_each(|value| put(f32::from_le_bytes(*value).into()))?,
-            _ => values
-                .as_chunks()
-                .0
-                .iter()
-                .try_for_each(|value| put(f64::from_le_bytes(*value)))?,
+            4 => {
+                for value in values.as_chunks().0 {
+                    self.item
+                        .store(self.bits(f32::from_le_bytes(*value).into())?, &mut items);
+                }
+            }
+            _ => {
+                for value in values.as_chunks().0 {
+                    self.item
+                        .store(self.bits(f64::from_le_bytes(*value))?, &mut items);
+                }
+            }
         }
         Ok(items)
     }
@@ -307,10 +218,12 @@ impl Packing {
         let shifted = self.offset.map_or(value, |offset| value - offset);
         let number = self.scale.map_or(shifted, |scale| shifted / scale);
         // a scale of 0 makes NaN, and an item that is missing would read as NaN
-        let bits = Some(number)
-            .filter(|number| !number.is_nan())
-            .and_then(|number| self.item.nearest(number));
-        bits.filter(|bits| !self.missing.contains(&self.item.number(*bits))).ok_or_else(|| {
+        let bits = if number.is_nan() {
+            None
+        } else {
+            self.item.nearest(number)
+        };
+        bits.filter(|bits| !self.missing.contains(&self.item.float(*bits))).ok_or_else(|| {
             let why = "can't be stored: no item of the array stands for it; write a value in the range of the packing";
             Error::invalid(format!("{value:?} {why}"))
         })
@@ -331,8 +244,8 @@ impl Packing {
 fn fill_values(
     metadata: &ArrayMetadata,
     attributes: &Map<String, Value>,
-    stored: PackedItem,
-    item: PackedItem,
+    stored: NumberType,
+    item: NumberType,
 ) -> Option<Vec<MissingNumber>> {
     if let Some(mut fill) = metadata
         .fill
@@ -343,14 +256,14 @@ fn fill_values(
         fill.resize(item.size, 0);
         let bits = item.load(&fill);
         return Some(vec![MissingNumber {
-            number: item.number(bits),
+            number: item.float(bits),
             bits: Some(bits),
         }]);
     }
     let mut list = listed(attributes.get("_FillValue"), stored, metadata.v3.is_some())?;
     for missing in &mut list {
         match missing.bits {
-            Some(bits) => missing.number = item.number(bits),
+            Some(bits) => missing.number = item.float(bits),
             None => missing.bits = exact(missing.number, item),
         }
     }
@@ -359,43 +272,33 @@ fn fill_values(
 
 /// Returns the numbers of an attribute: a number, or a list of them. With `is_v3`, floats may be in
 /// base64. Returns `None` if there are too many.
-fn listed(value: Option<&Value>, item: PackedItem, is_v3: bool) -> Option<Vec<MissingNumber>> {
-    let list = match value {
-        Some(Value::Array(list)) => list.as_slice(),
-        value => value.map_or(&[][..], std::slice::from_ref),
-    };
-    let missing = |value: &Value| {
-        let spelled = || super::describe::parse_float(json::text(value)?, is_v3);
-        let number =
-            json::float(value).or_else(|| spelled().filter(|_| item.kind == NumberKind::Float))?;
-        Some(MissingNumber {
-            number,
-            bits: exact_integer(value, item).or_else(|| exact(number, item)),
-        })
-    };
-    (list.len() <= MAX_MISSING).then(|| list.iter().filter_map(missing).collect())
+fn listed(value: Option<&Value>, item: NumberType, is_v3: bool) -> Option<Vec<MissingNumber>> {
+    let list = value.map_or(&[][..], attribute_items);
+    let numbers = list
+        .iter()
+        .filter_map(|value| missing_number(value, item, is_v3));
+    (list.len() <= MAX_MISSING).then(|| numbers.collect())
 }
 
-/// Returns the bits of an integer of any size that a JSON number spells.
-fn exact_integer(value: &Value, item: PackedItem) -> Option<u64> {
-    let number: i128 = value
-        .as_number()?
-        .as_str()
-        .parse()
-        .ok()
-        .filter(|_| item.kind != NumberKind::Float)?;
-    let bits = number as u64 & u64::MAX >> (64 - 8 * item.size);
-    let held = match item.kind {
-        NumberKind::Unsigned => i128::from(bits),
-        _ => i128::from((bits << (64 - 8 * item.size)) as i64 >> (64 - 8 * item.size)),
+fn missing_number(value: &Value, item: NumberType, is_v3: bool) -> Option<MissingNumber> {
+    let number = match json::float(value) {
+        None if item.kind == NumberKind::Float => parse_float(json::text(value)?, is_v3)?,
+        number => number?,
     };
-    (held == number).then_some(bits)
+    // integers of 64 bits stay exact
+    let integer = attribute_integer(value).filter(|_| item.kind != NumberKind::Float);
+    Some(MissingNumber {
+        number,
+        bits: integer
+            .and_then(|n| item.integer_bits(n))
+            .or_else(|| exact(number, item)),
+    })
 }
 
 /// Returns the bits of the item that is this number.
-fn exact(number: f64, item: PackedItem) -> Option<u64> {
+fn exact(number: f64, item: NumberType) -> Option<u64> {
     item.nearest(number)
-        .filter(|bits| item.number(*bits) == number || number.is_nan())
+        .filter(|bits| item.float(*bits) == number || number.is_nan())
 }
 
 #[cfg(test)]

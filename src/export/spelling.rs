@@ -1,6 +1,7 @@
 //! Spellings that several headers share: types, numbers, names, steps. This module knows no format.
 
 use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber};
+use super::number::NumberType;
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
 use std::fmt::Display;
@@ -240,29 +241,26 @@ pub fn nodata(array: &Described) -> Option<MetadataNumber> {
 
 /// Returns a number as an item of the dtype holds it; `None` if no item can.
 pub fn item(dtype: &DType, nodata: MetadataNumber) -> Option<MetadataNumber> {
-    let bits = 8 * dtype.size() as u32;
-    let within = match dtype.kind() {
-        DTypeKind::Float if dtype.size() == 4 => {
-            let stored = nodata.as_f64() as f32;
-            let kept = stored.is_finite() || !nodata.as_f64().is_finite();
-            return kept.then(|| MetadataNumber::Float(stored.into()));
+    let float = nodata.as_f64();
+    match (dtype.kind(), dtype.size()) {
+        (DTypeKind::Float, 4) => {
+            let stored = float as f32;
+            let is_held = stored.is_finite() || !float.is_finite();
+            is_held.then(|| MetadataNumber::Float(stored.into()))
         }
-        DTypeKind::Float if dtype.size() == 8 => {
-            return Some(MetadataNumber::Float(nodata.as_f64()));
+        (DTypeKind::Float, 8) => Some(MetadataNumber::Float(float)),
+        (DTypeKind::Int | DTypeKind::UInt, _) => {
+            let whole = match nodata {
+                MetadataNumber::Int(n) => n,
+                // a float in the range of 64 bits
+                MetadataNumber::Float(x) if x.fract() == 0.0 && x.abs() < 2e19 => x as i128,
+                MetadataNumber::Float(_) => return None,
+            };
+            let is_held = NumberType::of(dtype)?.integer_bits(whole).is_some();
+            is_held.then_some(MetadataNumber::Int(whole))
         }
-        DTypeKind::Int => -(1i128 << (bits - 1))..1 << (bits - 1),
-        DTypeKind::UInt => 0..1i128 << bits,
-        _ => return None,
-    };
-    let whole = match nodata {
-        MetadataNumber::Int(n) => n,
-        // a float in the range of 64 bits
-        MetadataNumber::Float(x) if x.fract() == 0.0 && x.abs() < 2e19 => x as i128,
-        MetadataNumber::Float(_) => return None,
-    };
-    within
-        .contains(&whole)
-        .then_some(MetadataNumber::Int(whole))
+        _ => None,
+    }
 }
 
 #[cfg(test)]

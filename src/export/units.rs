@@ -3,8 +3,9 @@
 
 use super::spelling;
 
-/// SI prefixes with their symbols and powers of ten.
-const PREFIXES: [(&str, &str, i32); 20] = [
+/// No prefix and SI's prefixes, with their symbols and powers of ten.
+const PREFIXES: [(&str, &str, i32); 21] = [
+    ("", "", 0),
     ("yotta", "Y", 24),
     ("zetta", "Z", 21),
     ("exa", "E", 18),
@@ -85,24 +86,19 @@ fn singular(text: &str) -> &str {
 
 /// Parses one of `names`, or `symbol`, behind an optional prefix.
 fn prefixed(word: &str, names: &[&str], symbol: &str) -> Option<Unit> {
-    let of = |prefix: &str, is_symbol: bool| match prefix {
-        "" => Some(("", 0)),
-        "u" | "\u{3bc}" if is_symbol => Some(("\u{b5}", -6)),
-        _ => {
-            let is_it = |(name, short, _): &&(&str, &str, i32)| {
-                prefix == if is_symbol { *short } else { *name }
-            };
-            PREFIXES
-                .iter()
-                .find(is_it)
-                .map(|(_, short, power)| (*short, *power))
-        }
-    };
     let lower = word.to_ascii_lowercase();
-    let by_name = names
-        .iter()
-        .find_map(|name| of(lower.strip_suffix(name)?, false));
-    let (prefix, power) = by_name.or_else(|| of(word.strip_suffix(symbol)?, true))?;
+    let by_name = names.iter().find_map(|name| {
+        let prefix = lower.strip_suffix(name)?;
+        PREFIXES.into_iter().find(|(known, ..)| *known == prefix)
+    });
+    let by_symbol = || {
+        let prefix = match word.strip_suffix(symbol)? {
+            "u" | "\u{3bc}" => "\u{b5}",
+            prefix => prefix,
+        };
+        PREFIXES.into_iter().find(|(_, known, _)| *known == prefix)
+    };
+    let (_, prefix, power) = by_name.or_else(by_symbol)?;
     Some(Unit {
         symbol: format!("{prefix}{symbol}"),
         size: spelling::rounded(10f64.powi(power)),

@@ -299,7 +299,7 @@ fn doubles_are_written_in_parts() {
     let fs = mount(&store, 1 << 16);
     let mut file = Composite::default();
     let metadata = ArrayMetadata::parse(shown.as_bytes()).unwrap();
-    let stored = StoredInteger::new(8, true, false, &[]);
+    let stored = StoredInteger::of(&metadata).unwrap();
     let form = ItemForm::Widened {
         stored,
         shown: ShownNumber::Double,

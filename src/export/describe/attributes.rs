@@ -27,12 +27,20 @@ pub fn is_shown(name: &str) -> bool {
 /// Returns a finite number, or the first number of a list, since all attributes of netCDF are
 /// lists.
 pub fn number(attributes: &Map<String, Value>, name: &str) -> Option<f64> {
-    json::float(first(attributes.get(name)?)?).filter(|number| number.is_finite())
+    json::float(items(attributes.get(name)?).first()?).filter(|number| number.is_finite())
 }
 
-/// Returns the value itself, or the first value of a list.
-pub fn first(value: &Value) -> Option<&Value> {
-    value.as_array().map_or(Some(value), |list| list.first())
+/// Returns the values of a list, or a single value as the only one.
+pub fn items(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(list) => list,
+        one => std::slice::from_ref(one),
+    }
+}
+
+/// Returns a number that is spelled without point and exponent.
+pub fn integer(value: &Value) -> Option<i128> {
+    value.as_number()?.as_str().parse().ok()
 }
 
 /// Returns a list of texts.

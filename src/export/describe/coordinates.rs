@@ -2,6 +2,7 @@
 //! same group or the nearest ancestor that has one (CF conventions, 1.3, "coordinate variable", and
 //! 2.7.1, "Scope").
 
+use super::super::calendar::numpy_unit;
 use super::super::described::Coordinates;
 use super::{attributes, nearest_array, numbers};
 use crate::array::Array;
@@ -22,12 +23,9 @@ const MAX_ITEMS: u64 = 1 << 20;
 /// Maximum size of a chunk of a coordinate array, in bytes.
 const MAX_CHUNK: usize = 64 << 20;
 
-/// Maximum number of chunks of a coordinate array: each takes a stat of the store whenever the
-/// array is described.
-const MAX_CHUNKS: u64 = 1 << 14;
-
-/// Maximum number of chunks of a remote coordinate array: each takes a request.
-const MAX_REMOTE_CHUNKS: u64 = 1 << 8;
+/// Maximum number of chunks of an array whose values are read to describe it, in a local and in a
+/// remote store: each takes a stat or a request whenever the array is described.
+const MAX_CHUNKS: [u64; 2] = [1 << 14, 1 << 8];
 
 /// Size of the widest number, in bytes.
 const WIDEST: usize = 16;
@@ -76,14 +74,17 @@ impl Coordinate {
             Coordinates::Irregular { values } => memory.shrink_to(size_of_val(values.as_slice())),
             _ => memory.shrink_to(0),
         }
-        let word = |name: &str| attributes::line(&attributes, name);
-        let (units, calendar) = match (array.metadata().dtype.kind(), time_unit(array.metadata())) {
+        let metadata = array.metadata();
+        let (units, calendar) = match (metadata.dtype.kind(), time_unit(metadata)) {
             (DTypeKind::DateTime, Some((unit, _))) => (
                 Some(format!("{unit} since 1970-01-01")),
                 Some("proleptic_gregorian".to_string()),
             ),
             (DTypeKind::TimeDelta, Some((unit, _))) => (Some(unit.to_string()), None),
-            _ => (word("units"), word("calendar")),
+            _ => (
+                attributes::line(&attributes, "units"),
+                attributes::line(&attributes, "calendar"),
+            ),
         };
         Some(Coordinate {
             key: array.key().clone(),
@@ -98,13 +99,17 @@ impl Coordinate {
 
 /// Takes memory for reading the coordinates: their bytes, and a double for each.
 fn take_memory(array: &Array) -> Result<Grant> {
-    let items = array
+    memory::take(item_count(array) * (array.metadata().dtype.size().min(WIDEST) + size_of::<f64>()))
+}
+
+/// Returns the number of items of a coordinate array that is read.
+fn item_count(array: &Array) -> usize {
+    array
         .metadata()
         .shape
         .iter()
         .product::<u64>()
-        .min(MAX_ITEMS) as usize;
-    memory::take(items * (array.metadata().dtype.size().min(WIDEST) + size_of::<f64>()))
+        .min(MAX_ITEMS) as usize
 }
 
 fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Result<Coordinates> {
@@ -118,25 +123,19 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
         _ if numbers::is_number(dtype) => (1.0, false),
         _ => return Err(Error::unsupported("they are not numbers")),
     };
-    let number = |name: &str| attributes::number(attributes, name).filter(|_| !is_time);
-    let scale = number("scale_factor").map_or(unit, |scale| scale * unit);
-    let offset = number("add_offset");
+    let [scale, offset] = ["scale_factor", "add_offset"]
+        .map(|name| attributes::number(attributes, name).filter(|_| !is_time));
+    let scale = scale.map_or(unit, |scale| scale * unit);
+    let offset = offset.unwrap_or(0.0);
     // the array's fill value is an ordinary coordinate: CF allows no missing coordinates
     let missing = numbers::attribute_nodata(metadata, attributes).map(|number| number.as_f64());
-    let mut values = Vec::with_capacity(
-        array
-            .metadata()
-            .shape
-            .iter()
-            .product::<u64>()
-            .min(MAX_ITEMS) as usize,
-    );
+    let mut values = Vec::with_capacity(item_count(array));
     for bytes in flat(cache, array)?.chunks_exact(dtype.size().max(1)) {
         let Some(item) = numbers::item(dtype, bytes).map(|number| number.as_f64()) else {
             break;
         };
         let is_missing = Some(item) == missing || is_time && item == i64::MIN as f64;
-        let value = item * scale + offset.unwrap_or(0.0);
+        let value = item * scale + offset;
         if is_missing || !value.is_finite() {
             return Err(Error::unsupported("some are missing"));
         }
@@ -151,6 +150,11 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
     Ok(Coordinates::Irregular { values })
 }
 
+/// Returns the maximum number of chunks that are read to describe the array.
+pub fn max_chunks(array: &Array) -> u64 {
+    MAX_CHUNKS[usize::from(array.is_remote())]
+}
+
 /// Checks that `flat_range` reads so many flat bytes of an array.
 ///
 /// # Errors
@@ -158,11 +162,7 @@ fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Resu
 /// The range has too many items or chunks, or too large chunks.
 pub fn check_values(array: &Array, range: Range<u64>) -> Result<()> {
     let grid = array.grid();
-    let max_chunks = if array.is_remote() {
-        MAX_REMOTE_CHUNKS
-    } else {
-        MAX_CHUNKS
-    };
+    let max_chunks = max_chunks(array);
     let items =
         range.end.saturating_sub(range.start) / (array.metadata().dtype.size() as u64).max(1);
     if items > MAX_ITEMS || grid.max_chunk_size() > MAX_CHUNK {
@@ -232,14 +232,12 @@ fn regular(values: &[f64], precision: f64) -> Option<(f64, f64)> {
     let tolerance = (precision * largest)
         .min(ROUNDED * step.abs())
         .max(TOLERANCE * step.abs());
-    let is_near =
-        |(i, value): (usize, &f64)| (value - (first + i as f64 * step)).abs() <= tolerance;
-    values.iter().enumerate().all(is_near).then(|| {
-        (
-            first,
-            shorter(step, precision * largest / values.len() as f64),
-        )
-    })
+    let is_regular = values
+        .iter()
+        .enumerate()
+        .all(|(i, value)| (value - (first + i as f64 * step)).abs() <= tolerance);
+    let error = precision * largest / values.len() as f64;
+    is_regular.then(|| (first, shorter(step, error)))
 }
 
 /// Rounds the step to the fewest digits within `error` of it: 0.1, not 0.0999999999999994.
@@ -262,17 +260,8 @@ fn precision(dtype: &DType) -> f64 {
 
 /// Returns one unit of a time dtype as a unit of CF and a factor. Years and months, whose lengths
 /// differ, have none.
-fn time_unit(metadata: &ArrayMetadata) -> Option<(&'static str, f64)> {
-    let (_, unit) = json::text(&metadata.dtype_json)?
-        .strip_suffix(']')?
-        .split_once('[')?;
-    let digits = unit.len() - unit.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (count, unit) = unit.split_at(digits);
-    let count = if count.is_empty() {
-        1.0
-    } else {
-        count.parse().ok()?
-    };
+pub fn time_unit(metadata: &ArrayMetadata) -> Option<(&'static str, f64)> {
+    let (count, unit) = numpy_unit(json::text(&metadata.dtype_json)?)?;
     let (unit, factor) = match unit {
         "W" => ("days", 7.0),
         "D" => ("days", 1.0),
@@ -284,5 +273,5 @@ fn time_unit(metadata: &ArrayMetadata) -> Option<(&'static str, f64)> {
         "ns" => ("nanoseconds", 1.0),
         _ => return None,
     };
-    Some((unit, count * factor))
+    Some((unit, count as f64 * factor))
 }

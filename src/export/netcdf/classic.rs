@@ -3,6 +3,8 @@
 //! All numbers are big-endian, and all fields are padded to multiples of four bytes. This module
 //! knows nothing of Zarr.
 
+use crate::export::number::{NumberKind, NumberType};
+
 /// The 32-bit `vsize` of a variable of more than 2^32 - 4 bytes: readers compute it from the
 /// dimensions.
 const TOO_LARGE: u32 = u32::MAX;
@@ -61,12 +63,30 @@ impl Type {
 
     /// Returns the size of a value in bytes.
     pub fn size(self) -> usize {
-        match self {
-            Type::Byte | Type::Char | Type::UByte => 1,
-            Type::Short | Type::UShort => 2,
-            Type::Int | Type::Float | Type::UInt => 4,
-            Type::Double | Type::Int64 | Type::UInt64 => 8,
-        }
+        self.number().map_or(1, |number| number.size)
+    }
+
+    /// Returns the type of the values if they are numbers.
+    pub fn number(self) -> Option<NumberType> {
+        use NumberKind::{Float, Signed, Unsigned};
+        let (kind, size) = match self {
+            Type::Char => return None,
+            Type::Byte => (Signed, 1),
+            Type::Short => (Signed, 2),
+            Type::Int => (Signed, 4),
+            Type::Int64 => (Signed, 8),
+            Type::UByte => (Unsigned, 1),
+            Type::UShort => (Unsigned, 2),
+            Type::UInt => (Unsigned, 4),
+            Type::UInt64 => (Unsigned, 8),
+            Type::Float => (Float, 4),
+            Type::Double => (Float, 8),
+        };
+        Some(NumberType {
+            kind,
+            size,
+            is_big_endian: true,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::array::Array;
 use crate::cache::{Cache, ChunkPart};
+use crate::export::describe::max_chunks;
 use crate::util::json;
 use crate::util::memory;
 use crate::zarr::grid::ChunkId;
@@ -12,9 +13,6 @@ use std::sync::Arc;
 
 /// Maximum number of strings that are read.
 const MAX_STRINGS: u64 = 1 << 20;
-
-/// Maximum number of chunks that are read, of an array in a local and in a remote store.
-const MAX_CHUNKS: [u64; 2] = [1 << 14, 1 << 8];
 
 /// Maximum size in bytes of all strings of an array, each as long as the longest.
 const MAX_BYTES: usize = 4 << 20;
@@ -38,9 +36,7 @@ pub fn are_strings(metadata: &ArrayMetadata) -> bool {
 /// The reason why they cannot be read.
 pub fn read(cache: &Cache, array: &Array, free: usize) -> Result<(u64, Arc<[u8]>), String> {
     let count = array.size() / ITEM;
-    if count > MAX_STRINGS
-        || array.grid().chunk_count() > MAX_CHUNKS[usize::from(array.is_remote())]
-    {
+    if count > MAX_STRINGS || array.grid().chunk_count() > max_chunks(array) {
         return Err(format!(
             "{count} strings of any length are too many to find the longest"
         ));
@@ -60,11 +56,8 @@ pub fn read(cache: &Cache, array: &Array, free: usize) -> Result<(u64, Arc<[u8]>
     for_each(cache, array, |number, text| {
         // a string that has become longer meanwhile is cut
         let place = values.get_mut(number * longest..).unwrap_or_default();
-        place
-            .iter_mut()
-            .take(longest)
-            .zip(text.bytes())
-            .for_each(|(to, byte)| *to = byte);
+        let len = text.len().min(longest).min(place.len());
+        place[..len].copy_from_slice(&text.as_bytes()[..len]);
     })?;
     Ok((longest as u64, values.into()))
 }
@@ -101,17 +94,16 @@ fn for_each(cache: &Cache, array: &Array, mut show: impl FnMut(usize, &str)) -> 
 /// Returns the strings of a chunk in C order. numcodecs' format: the number of strings, then each
 /// one after its length, all as little-endian 32-bit numbers.
 fn texts<'a>(bytes: &'a [u8], metadata: &ArrayMetadata) -> Result<Vec<&'a str>, String> {
-    let short = || "a chunk is cut short".to_string();
-    let number = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) as usize;
-    let (count, mut rest) = bytes.split_first_chunk().ok_or_else(short)?;
+    const SHORT: &str = "a chunk is cut short";
+    let (count, mut rest) = split_number(bytes).ok_or(SHORT)?;
     // each string takes at least its length, which bounds the memory by that of the chunk
-    if number(count) > rest.len() / 4 {
-        return Err(short());
+    if count > rest.len() / 4 {
+        return Err(SHORT.into());
     }
-    let mut texts = Vec::with_capacity(number(count));
-    for _ in 0..number(count) {
-        let (len, after) = rest.split_first_chunk().ok_or_else(short)?;
-        let (text, after) = after.split_at_checked(number(len)).ok_or_else(short)?;
+    let mut texts = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (len, after) = split_number(rest).ok_or(SHORT)?;
+        let (text, after) = after.split_at_checked(len).ok_or(SHORT)?;
         texts.push(std::str::from_utf8(text).map_err(|_| "a string is not UTF-8")?);
         rest = after;
     }
@@ -122,10 +114,18 @@ fn texts<'a>(bytes: &'a [u8], metadata: &ArrayMetadata) -> Result<Vec<&'a str>, 
         let mut places = vec![0; numbers.len()];
         layout::f_to_c(&metadata.chunks, 4, &numbers, &mut places);
         let (places, _) = places.as_chunks();
-        texts = places
+        let places = places
             .iter()
-            .filter_map(|place| texts.get(number(place)).copied())
+            .map(|place| u32::from_le_bytes(*place) as usize);
+        texts = places
+            .filter_map(|place| texts.get(place).copied())
             .collect();
     }
     Ok(texts)
+}
+
+/// Splits off the little-endian number at the beginning.
+fn split_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((u32::from_le_bytes(*number) as usize, rest))
 }

@@ -4,6 +4,8 @@
 use super::classic::Type;
 use crate::array::Array;
 use crate::cache::{Cache, ChunkPart};
+use crate::export::describe;
+use crate::export::number::NumberType;
 use crate::export::{ItemForm, ShownNumber, StoredInteger};
 use crate::util::json;
 use crate::zarr::dtype::{DType, DTypeKind};
@@ -14,24 +16,22 @@ use std::borrow::Cow;
 /// Maximum number of items of an array that is read to find out whether they are exact as doubles.
 const MAX_CHECKED: u64 = 1 << 22;
 
-/// Maximum number of chunks that are read for that, of an array in a local and in a remote store.
-const MAX_CHUNKS: [u64; 2] = [1 << 14, 1 << 8];
-
 /// Returns the type of an array's values in CDF-5, or the reason why there is none.
 pub fn native_type(array: &Array) -> Result<Type, String> {
     array.readable().map_err(|e| e.message().to_string())?;
     let metadata = array.metadata();
+    let number = NumberType::of(&metadata.dtype).filter(|_| !metadata.dtype.has_time());
+    let of_number = number.and_then(|number| {
+        Type::ALL.into_iter().find(|kind| {
+            kind.number()
+                .is_some_and(|own| (own.kind, own.size) == (number.kind, number.size))
+        })
+    });
+    if let Some(kind) = of_number {
+        return Ok(kind);
+    }
     match (metadata.dtype.kind(), metadata.dtype.size()) {
-        (DTypeKind::Bool, _) | (DTypeKind::Int, 1) => Ok(Type::Byte),
-        (DTypeKind::Int, 2) => Ok(Type::Short),
-        (DTypeKind::Int, 4) => Ok(Type::Int),
-        (DTypeKind::Int, 8) => Ok(Type::Int64),
-        (DTypeKind::UInt, 1) => Ok(Type::UByte),
-        (DTypeKind::UInt, 2) => Ok(Type::UShort),
-        (DTypeKind::UInt, 4) => Ok(Type::UInt),
-        (DTypeKind::UInt, 8) => Ok(Type::UInt64),
-        (DTypeKind::Float, 4) => Ok(Type::Float),
-        (DTypeKind::Float, 8) => Ok(Type::Double),
+        (DTypeKind::Bool, _) => Ok(Type::Byte),
         (DTypeKind::Bytes | DTypeKind::Text, 1..) => Ok(Type::Char),
         (DTypeKind::Object, _) if super::strings::are_strings(metadata) => Ok(Type::Char),
         (DTypeKind::DateTime, _) if time_unit(metadata).is_some() => Ok(Type::Int64),
@@ -48,17 +48,10 @@ pub fn time_unit(metadata: &ArrayMetadata) -> Option<&'static str> {
     if *metadata.dtype.kind() != DTypeKind::DateTime {
         return None;
     }
-    let (_, unit) = json::text(&metadata.dtype_json)?.split_once('[')?;
-    Some(match unit.trim_end_matches(']') {
-        "D" => "days",
-        "h" => "hours",
-        "m" => "minutes",
-        "s" => "seconds",
-        "ms" => "milliseconds",
-        "us" | "μs" => "microseconds",
-        "ns" => "nanoseconds",
-        _ => return None,
-    })
+    // the file holds counts of one unit
+    describe::time_unit(metadata)
+        .filter(|(_, factor)| *factor == 1.0)
+        .map(|(unit, _)| unit)
 }
 
 /// Returns the type of CDF-2 that holds the values of `kind`; a double holds not all integers of 64
@@ -76,27 +69,26 @@ pub fn widened(kind: Type) -> Type {
 /// of `kind`.
 pub fn form(metadata: &ArrayMetadata, kind: Type) -> ItemForm {
     let dtype = &metadata.dtype;
-    let widened = |shown| {
-        let is_signed = *dtype.kind() != DTypeKind::UInt;
-        let fill = metadata.fill.as_deref().unwrap_or_default();
-        ItemForm::Widened {
-            stored: StoredInteger::new(dtype.size(), is_signed, dtype.is_big_endian(), fill),
-            shown,
-        }
-    };
-    match (dtype.kind(), dtype.size(), kind) {
+    let shown = match (dtype.kind(), dtype.size(), kind) {
         (DTypeKind::Int | DTypeKind::UInt | DTypeKind::DateTime, _, Type::Double) => {
-            widened(ShownNumber::Double)
+            ShownNumber::Double
         }
-        (DTypeKind::UInt, 2, Type::Int) => widened(ShownNumber::Int),
-        (DTypeKind::UInt, 1, Type::Short) => widened(ShownNumber::Short),
-        (DTypeKind::Text, size, _) => ItemForm::Utf8 {
-            size,
-            is_big_endian: dtype.is_big_endian(),
-        },
-        (DTypeKind::Bytes | DTypeKind::Object, ..) | (_, 1, _) => ItemForm::AsStored,
-        _ if dtype.is_big_endian() => ItemForm::AsStored,
-        (_, size, _) => ItemForm::Reversed(size),
+        (DTypeKind::UInt, 2, Type::Int) => ShownNumber::Int,
+        (DTypeKind::UInt, 1, Type::Short) => ShownNumber::Short,
+        (DTypeKind::Text, size, _) => {
+            let is_big_endian = dtype.is_big_endian();
+            return ItemForm::Utf8 {
+                size,
+                is_big_endian,
+            };
+        }
+        (DTypeKind::Bytes | DTypeKind::Object, ..) | (_, 1, _) => return ItemForm::AsStored,
+        _ if dtype.is_big_endian() => return ItemForm::AsStored,
+        (_, size, _) => return ItemForm::Reversed(size),
+    };
+    match StoredInteger::of(metadata) {
+        Some(stored) => ItemForm::Widened { stored, shown },
+        None => ItemForm::AsStored,
     }
 }
 
@@ -104,18 +96,11 @@ pub fn form(metadata: &ArrayMetadata, kind: Type) -> ItemForm {
 /// letters there.
 pub fn metadata_in_file(metadata: &ArrayMetadata, form: ItemForm) -> Cow<'_, ArrayMetadata> {
     let name = match form {
-        ItemForm::Widened {
-            shown: ShownNumber::Short,
-            ..
-        } => ">i2",
-        ItemForm::Widened {
-            shown: ShownNumber::Int,
-            ..
-        } => ">i4",
-        ItemForm::Widened {
-            shown: ShownNumber::Double,
-            ..
-        } => ">f8",
+        ItemForm::Widened { shown, .. } => match shown {
+            ShownNumber::Short => ">i2",
+            ShownNumber::Int => ">i4",
+            ShownNumber::Double => ">f8",
+        },
         ItemForm::Utf8 { .. } => "|S1",
         _ if metadata.has_objects() => "|S1",
         _ => return Cow::Borrowed(metadata),
@@ -145,47 +130,39 @@ pub fn metadata_in_file(metadata: &ArrayMetadata, form: ItemForm) -> Cow<'_, Arr
 ///
 /// The reason why it cannot, or why that is not known.
 pub fn are_exact(cache: &Cache, array: &Array, form: ItemForm) -> Result<(), String> {
-    if !matches!(
-        form,
-        ItemForm::Widened {
-            stored: StoredInteger { size: 8, .. },
-            ..
-        }
-    ) {
+    if !matches!(&form, ItemForm::Widened { stored, .. } if stored.number.size == 8) {
         return Ok(());
     }
     let grid = array.grid();
     let items = array.size() / 8;
-    if items > MAX_CHECKED || grid.chunk_count() > MAX_CHUNKS[usize::from(array.is_remote())] {
+    if items > MAX_CHECKED || grid.chunk_count() > describe::max_chunks(array) {
         return Err(format!(
             "{items} integers of 64 bits are too many to find out whether doubles hold all of them"
         ));
     }
     // revalidate: another process may have changed the store
     array.freshness().begin_opening();
-    let inexact = || "a double does not hold all of its integers of 64 bits".to_string();
     for chunk in (0..grid.chunk_count()).map(ChunkId) {
         let part = cache
             .get(array, chunk, ChunkPart::Whole)
             .map_err(|e| e.to_string())?;
-        let Some(part) = part else {
-            let mut fill = [0; 8];
-            array.fill(&mut fill, 0);
-            if form.can_show(&fill) {
-                continue;
-            } else {
-                return Err(inexact());
-            };
+        let is_exact = match part {
+            None => {
+                let mut fill = [0; 8];
+                array.fill(&mut fill, 0);
+                form.can_show(&fill)
+            }
+            // the padding of an edge chunk is no part of the array
+            Some(part) => grid
+                .chunk_runs(chunk, 0..array.size())
+                .iter()
+                .all(|(_, run)| {
+                    let bytes = part.at(run.offset).and_then(|from| from.get(..run.len));
+                    bytes.is_some_and(|bytes| form.can_show(bytes))
+                }),
         };
-        // the padding of an edge chunk is no part of the array
-        let runs = grid.chunk_runs(chunk, 0..array.size());
-        let shown = |offset: usize, len: usize| {
-            part.at(offset)
-                .and_then(|from| from.get(..len))
-                .is_some_and(|b| form.can_show(b))
-        };
-        if !runs.iter().all(|(_, run)| shown(run.offset, run.len)) {
-            return Err(inexact());
+        if !is_exact {
+            return Err("a double does not hold all of its integers of 64 bits".into());
         }
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! Numbers that CF's units make times (`days since 2000-01-01`), as ISO 8601.
 
-use super::super::calendar::moments::{Moment, TimeScale};
+use super::super::calendar::{Moment, TimeScale};
+use super::super::describe::is_number;
 use super::super::described::{Described, MetadataNumber};
-use super::items::number;
+use super::super::number::read_number;
 use crate::util::json;
 use crate::zarr::dtype::DType;
 
@@ -21,15 +22,15 @@ impl<'a> CfTimes<'a> {
     /// Returns the times of an array with these values; `None` if its values are no times, or if
     /// one cannot be written as a date. Then all values are written as the numbers that they are.
     pub fn of(array: &'a Described, values: &[u8]) -> Option<Self> {
-        let calendar = array.attributes.get("calendar").map(json::text);
-        // a calendar that is no text is none that is known
-        let scale = TimeScale::parse(
-            array.units.as_deref()?,
-            calendar.unwrap_or(Some("standard"))?,
-        )?;
+        let calendar = match array.attributes.get("calendar") {
+            // a calendar that is no text is none that is known
+            Some(calendar) => json::text(calendar)?,
+            None => "standard",
+        };
+        let dtype = Some(&array.metadata.dtype).filter(|dtype| is_number(dtype))?;
+        let scale = TimeScale::parse(array.units.as_deref()?, calendar)?;
         let packing = (array.scale.is_some() || array.offset.is_some())
             .then(|| (array.scale.unwrap_or(1.0), array.offset.unwrap_or(0.0)));
-        let dtype = &array.metadata.dtype;
         let mut times = CfTimes {
             dtype,
             scale,
@@ -54,17 +55,15 @@ impl<'a> CfTimes<'a> {
 
     /// Returns the time of an item, `Some(None)` if it is missing, and `None` if it has no date.
     fn moment(&self, item: &[u8]) -> Option<Option<Moment>> {
-        let number = number(self.dtype, item)?;
+        let number = read_number(self.dtype, item)?;
         if number.as_f64().is_nan() || self.missing.is_some_and(|missing| missing == number) {
             return Some(None);
         }
-        match (number, self.packing) {
-            (_, Some((scale, offset))) => self
-                .scale
-                .of_float(number.as_f64() * scale + offset)
-                .map(Some),
-            (MetadataNumber::Int(number), None) => self.scale.of_int(number).map(Some),
-            (MetadataNumber::Float(number), None) => self.scale.of_float(number).map(Some),
-        }
+        let moment = match (number, self.packing) {
+            (MetadataNumber::Int(number), None) => self.scale.of_int(number),
+            (MetadataNumber::Float(number), None) => self.scale.of_float(number),
+            (_, Some((scale, offset))) => self.scale.of_float(number.as_f64() * scale + offset),
+        };
+        moment.map(Some)
     }
 }

@@ -1,8 +1,8 @@
 //! Dates of `datetime64` as NumPy's `datetime_as_string` writes them: ISO 8601, as exact as the
 //! unit.
 
-use super::super::calendar::moments::Cycle;
-use std::fmt::Write;
+use super::super::calendar::{Cycle, numpy_unit};
+use std::fmt::{self, Write};
 
 /// The unit in which a `datetime64` counts, such as `25s`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,11 +13,9 @@ pub struct TimeUnit {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum UnitKind {
-    Months {
-        per_unit: i64,
-        shows_month: bool,
-    },
-    Days(i64),
+    Years,
+    Months,
+    Days,
     Hours,
     Minutes,
     /// A second is 10 to this power of units.
@@ -27,23 +25,11 @@ enum UnitKind {
 impl TimeUnit {
     /// Returns the unit of a type string such as `<M8[ns]`; `None` if it has none.
     pub fn of(dtype: &str) -> Option<Self> {
-        let (_, unit) = dtype.strip_suffix(']')?.split_once('[')?;
-        let word = unit.trim_start_matches(|c: char| c.is_ascii_digit());
-        let count = match unit.strip_suffix(word)? {
-            "" => 1,
-            digits => digits.parse().ok()?,
-        };
+        let (count, word) = numpy_unit(dtype)?;
         let kind = match word {
-            "Y" => UnitKind::Months {
-                per_unit: 12,
-                shows_month: false,
-            },
-            "M" => UnitKind::Months {
-                per_unit: 1,
-                shows_month: true,
-            },
-            "W" => UnitKind::Days(7),
-            "D" => UnitKind::Days(1),
+            "Y" => UnitKind::Years,
+            "M" => UnitKind::Months,
+            "W" | "D" => UnitKind::Days,
             "h" => UnitKind::Hours,
             "m" => UnitKind::Minutes,
             "s" => UnitKind::Seconds(0),
@@ -55,6 +41,11 @@ impl TimeUnit {
             "as" => UnitKind::Seconds(18),
             _ => return None,
         };
+        let count = if word == "W" {
+            count.checked_mul(7)?
+        } else {
+            count
+        };
         Some(TimeUnit { count, kind })
     }
 
@@ -62,61 +53,46 @@ impl TimeUnit {
     pub fn write(self, number: i64, out: &mut String) {
         let number = i128::from(number) * i128::from(self.count);
         // writing to a String cannot fail
-        let _ = match self.kind {
-            UnitKind::Months {
-                per_unit,
-                shows_month,
-            } => {
-                let months = number * i128::from(per_unit) + 1970 * 12;
-                let year = months.div_euclid(12);
-                let month = months.rem_euclid(12) + 1;
-                if shows_month {
-                    write!(out, "{year:04}-{month:02}")
-                } else {
-                    write!(out, "{year:04}")
-                }
-            }
-            UnitKind::Days(per_unit) => {
-                let (year, month, day) = Cycle::Gregorian.date(number * i128::from(per_unit));
-                write!(out, "{year:04}-{month:02}-{day:02}")
-            }
-            UnitKind::Hours => {
-                let (year, month, day) = Cycle::Gregorian.date(number.div_euclid(24));
-                write!(
-                    out,
-                    "{year:04}-{month:02}-{day:02}T{:02}",
-                    number.rem_euclid(24)
-                )
-            }
-            UnitKind::Minutes => {
-                let (year, month, day) = Cycle::Gregorian.date(number.div_euclid(1440));
-                let minute = number.rem_euclid(1440);
-                write!(
-                    out,
-                    "{year:04}-{month:02}-{day:02}T{:02}:{:02}",
-                    minute / 60,
-                    minute % 60
-                )
-            }
-            UnitKind::Seconds(digits) => write_seconds(number, digits, out),
-        };
+        let _ = self.kind.write(number, out);
     }
 }
 
-fn write_seconds(number: i128, digits: u32, out: &mut String) -> std::fmt::Result {
-    let per_second = 10i128.pow(digits);
-    let seconds = number.div_euclid(per_second);
-    let fraction = number.rem_euclid(per_second);
-    let (year, month, day) = Cycle::Gregorian.date(seconds.div_euclid(86_400));
-    let second = seconds.rem_euclid(86_400);
-    let [hour, minute, second] = [second / 3600, second / 60 % 60, second % 60];
-    write!(
-        out,
-        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
-    )?;
-    if digits > 0 {
-        write!(out, ".{fraction:0width$}", width = digits as usize)
-    } else {
-        Ok(())
+impl UnitKind {
+    fn write(self, number: i128, out: &mut String) -> fmt::Result {
+        let per_day = match self {
+            UnitKind::Years => return write!(out, "{:04}", number + 1970),
+            UnitKind::Months => {
+                let months = number + 1970 * 12;
+                return write!(
+                    out,
+                    "{:04}-{:02}",
+                    months.div_euclid(12),
+                    months.rem_euclid(12) + 1
+                );
+            }
+            UnitKind::Days => 1,
+            UnitKind::Hours => 24,
+            UnitKind::Minutes => 1440,
+            UnitKind::Seconds(digits) => 86_400 * 10i128.pow(digits),
+        };
+        let (year, month, day) = Cycle::Gregorian.date(number.div_euclid(per_day));
+        write!(out, "{year:04}-{month:02}-{day:02}")?;
+        let part = number.rem_euclid(per_day);
+        match self {
+            UnitKind::Hours => write!(out, "T{part:02}"),
+            UnitKind::Minutes => write!(out, "T{:02}:{:02}", part / 60, part % 60),
+            UnitKind::Seconds(digits) => {
+                let per_second = 10i128.pow(digits);
+                let second = part / per_second;
+                let [hour, minute, second] = [second / 3600, second / 60 % 60, second % 60];
+                write!(out, "T{hour:02}:{minute:02}:{second:02}")?;
+                if digits > 0 {
+                    let fraction = part % per_second;
+                    write!(out, ".{fraction:0width$}", width = digits as usize)?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 }
