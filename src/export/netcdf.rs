@@ -123,7 +123,8 @@ fn header_of(members: &GroupArrays, attributes: &Map<String, Value>) -> ClassicH
     for member in members.list.iter().filter(|member| member.is_coordinate()) {
         dimensions.numbers(member.dimensions(), member.is_record);
     }
-    let variable = |(member, name): (&GroupArray, String)| {
+    let mut variables: Vec<Variable> = mappings.variables().collect();
+    for (member, name) in members.list.iter().zip(given) {
         let letters = member.letters.map(|len| (format!("string{len}"), len));
         let letters = letters
             .as_ref()
@@ -134,19 +135,15 @@ fn header_of(members: &GroupArrays, attributes: &Map<String, Value>) -> ClassicH
         };
         let mut attributes = attributes::of_variable(member, kind, version);
         attributes.extend(mappings.attribute(member));
-        Variable {
+        variables.push(Variable {
             name,
             dimensions: dimensions.numbers(member.dimensions().chain(letters), member.is_record),
             attributes,
             kind,
             size: member.variable_size(),
             begin: 0,
-        }
-    };
-    let variables = mappings
-        .variables()
-        .chain(members.list.iter().zip(given).map(variable))
-        .collect();
+        });
+    }
     let attributes = attributes::of_group(attributes, &members.reasons(), version);
     ClassicHeader {
         version,
@@ -165,12 +162,8 @@ fn file_of(members: &GroupArrays, mut header: ClassicHeader) -> Result<Composite
         )));
     }
     let mappings = header.variables.len().saturating_sub(members.list.len());
-    let fixed = header.variables.len()
-        - members
-            .list
-            .iter()
-            .filter(|member| member.is_record)
-            .count();
+    let records = members.list.iter().filter(|member| member.is_record);
+    let fixed = header.variables.len() - records.count();
     let mut end = (len + RESERVE) as u64;
     for (number, variable) in header.variables.iter_mut().enumerate() {
         // the variables of a record follow each other, so that there is one distance for all
@@ -197,13 +190,10 @@ fn file_of(members: &GroupArrays, mut header: ClassicHeader) -> Result<Composite
         if number == fixed {
             file.begin_records(header.record_count().unwrap_or(0));
         }
+        let key = member.array.key().clone();
         match &member.values {
-            Some(values) => file.push_values(
-                member.array.key().clone(),
-                member.variable_size(),
-                values.clone(),
-            ),
-            None => file.push_flat(member.array.key().clone(), member.metadata(), member.form()),
+            Some(values) => file.push_values(key, member.variable_size(), values.clone()),
+            None => file.push_flat(key, member.metadata(), member.form()),
         }
         // readers expect the variable's own padding even at the end of the file, except in "the
         // special case of exactly one record variable"

@@ -7,13 +7,10 @@ use super::classic::{Attribute, ClassicVersion, Type};
 use super::members::GroupArray;
 use super::names::UniqueNames;
 use super::types::{metadata_in_file, time_unit};
+use crate::export::describe::{DIMENSIONS, attribute_integer, attribute_items};
 use crate::util::json::{self, Map, Value};
 use crate::zarr::dtype::{DType, DTypeKind};
 use crate::zarr::metadata::ArrayMetadata;
-
-/// The attribute with the names of an array's dimensions in xarray's convention, which GDAL and
-/// netCDF-C follow.
-const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
 /// The attribute of the file that lists the arrays that are not in it, with reasons.
 pub const LEFT_OUT: &str = "zarrfs_left_out";
@@ -159,7 +156,7 @@ fn typed(name: &str, metadata: &ArrayMetadata, value: &Value) -> Option<Vec<u8>>
         "valid_min" | "valid_max" | "valid_range" | "flag_values" | "flag_masks" => same_spelling,
         _ => return None,
     };
-    let list = items(value);
+    let list = attribute_items(value);
     // "If _FillValue is defined then it should be scalar"
     if list.is_empty() || name == "_FillValue" && list.len() > 1 {
         return None;
@@ -207,7 +204,9 @@ fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
 /// no exponent. CF reads a value of another type as unpacked.
 fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     match dtype.kind() {
-        DTypeKind::Int | DTypeKind::UInt => integer(value).and_then(|_| missing(dtype, value)),
+        DTypeKind::Int | DTypeKind::UInt => {
+            attribute_integer(value).and_then(|_| missing(dtype, value))
+        }
         DTypeKind::Float => json::float(value).and_then(|_| missing(dtype, value)),
         _ => None,
     }
@@ -223,70 +222,59 @@ fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Vec<u8> {
     item
 }
 
-/// Returns the items of a list, or a single value as the only item.
-fn items(value: &Value) -> &[Value] {
-    match value {
-        Value::Array(list) => list,
-        one => std::slice::from_ref(one),
-    }
-}
-
 /// Converts any value. A text stays, numbers get the smallest type of the file that holds all of
 /// them exactly, or else become doubles. Words are joined with spaces, as CF lists names, and
 /// everything else becomes JSON.
 fn converted(value: &Value, version: ClassicVersion) -> (Type, Vec<u8>) {
-    let as_json = || (Type::Char, json::write(value).into_bytes());
-    let list = items(value);
+    let list = attribute_items(value);
     if list.is_empty() {
-        return as_json();
+        return (Type::Char, json::write(value).into_bytes());
     }
-    let booleans = || {
-        list.iter()
-            .map(|v| v.as_bool().map(u8::from))
-            .collect::<Option<Vec<u8>>>()
-    };
-    let numbers = || {
-        list.iter()
-            .map(integer)
-            .collect::<Option<Vec<i128>>>()
-            .and_then(|list| integers(&list, version))
-    };
-    let floats = || {
-        list.iter()
-            .map(|v| json::float(v).map(f64::to_be_bytes))
-            .collect::<Option<Vec<_>>>()
-    };
-    booleans()
-        .map(|values| (Type::Byte, values))
-        .or_else(numbers)
-        .or_else(|| floats().map(|values| (Type::Double, values.concat())))
-        .or_else(|| words(list).map(|text| (Type::Char, text.into_bytes())))
-        .unwrap_or_else(as_json)
+    let booleans = list.iter().map(|v| v.as_bool().map(u8::from));
+    if let Some(values) = booleans.collect::<Option<_>>() {
+        return (Type::Byte, values);
+    }
+    let numbers: Option<Vec<i128>> = list.iter().map(attribute_integer).collect();
+    if let Some(integers) = numbers.and_then(|list| integers(&list, version)) {
+        return integers;
+    }
+    let floats: Option<Vec<_>> = list
+        .iter()
+        .map(|v| json::float(v).map(f64::to_be_bytes))
+        .collect();
+    if let Some(floats) = floats {
+        return (Type::Double, floats.concat());
+    }
+    let text = words(list).unwrap_or_else(|| json::write(value));
+    (Type::Char, text.into_bytes())
 }
 
 fn integers(list: &[i128], version: ClassicVersion) -> Option<(Type, Vec<u8>)> {
-    let all = |low: i128, high: i128| list.iter().all(|n| (low..=high).contains(n));
-    let kind = match version {
-        _ if all(i32::MIN.into(), i32::MAX.into()) => Type::Int,
-        ClassicVersion::Data64 if all(i64::MIN.into(), i64::MAX.into()) => Type::Int64,
-        ClassicVersion::Data64 if all(0, u64::MAX.into()) => Type::UInt64,
-        _ => return None,
+    let types: [(Type, i128, i128); 3] = [
+        (Type::Int, i32::MIN.into(), i32::MAX.into()),
+        (Type::Int64, i64::MIN.into(), i64::MAX.into()),
+        (Type::UInt64, 0, u64::MAX.into()),
+    ];
+    let count = if version == ClassicVersion::Data64 {
+        3
+    } else {
+        1
     };
-    let bytes = |n: &i128| n.to_be_bytes()[16 - kind.size()..].to_vec();
-    Some((kind, list.iter().flat_map(bytes).collect()))
-}
-
-/// Returns a number that is spelled without point and exponent.
-fn integer(value: &Value) -> Option<i128> {
-    match value {
-        Value::Number(n) => n.as_str().parse().ok(),
-        _ => None,
-    }
+    let (kind, ..) = types
+        .into_iter()
+        .take(count)
+        .find(|(_, low, high)| list.iter().all(|n| (*low..=*high).contains(n)))?;
+    let bytes = list
+        .iter()
+        .flat_map(|n| n.to_be_bytes().into_iter().skip(16 - kind.size()));
+    Some((kind, bytes.collect()))
 }
 
 /// Returns one text as it is, or several joined with spaces if they contain none.
 fn words(list: &[Value]) -> Option<String> {
     let texts: Vec<&str> = list.iter().map(json::text).collect::<Option<_>>()?;
-    let is_word = |text: &&str| !text.is_empty() && !text.contains(char::is_whitespace);
-    (texts.len() == 1 || texts.iter().all(is_word)).then(|| texts.join(" "))
+    let are_words = texts
+        .iter()
+        .all(|text| !text.is_empty() && !text.contains(char::is_whitespace));
+    (texts.len() == 1 || are_words).then(|| texts.join(" "))
 }

@@ -46,23 +46,22 @@ impl<'a> Dimensions<'a> {
         is_record: bool,
     ) -> Vec<usize> {
         let mut unnamed: HashMap<u64, usize> = HashMap::new();
-        let mut number = |(i, (name, len)): (usize, (Option<&str>, u64))| {
-            let before = match name {
-                Some(_) => 0,
-                None => {
-                    let count = unnamed.entry(len).or_default();
-                    *count += 1;
-                    *count - 1
-                }
-            };
-            self.number(Identity {
+        let mut numbers = Vec::new();
+        for (name, len) in dimensions {
+            let mut before = 0;
+            if name.is_none() {
+                let count = unnamed.entry(len).or_default();
+                before = *count;
+                *count += 1;
+            }
+            numbers.push(self.number(Identity {
                 name: name.map(str::to_string),
                 len,
                 before,
-                is_record: is_record && i == 0,
-            })
-        };
-        dimensions.enumerate().map(&mut number).collect()
+                is_record: is_record && numbers.is_empty(),
+            }));
+        }
+        numbers
     }
 
     fn number(&mut self, identity: Identity) -> usize {

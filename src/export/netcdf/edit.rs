@@ -7,6 +7,7 @@ use super::attributes::{LEFT_OUT, is_bookkeeping};
 use super::classic::{Attribute, ClassicDimension, ClassicHeader, Type, Variable};
 use super::parse::{ParseFailure, parse};
 use crate::error::{Error, Kind, Result};
+use crate::export::describe::attribute_items;
 use crate::export::{Composite, PartContent};
 use crate::store::Key;
 use crate::util::json::{self, Map, Object, Value};
@@ -22,6 +23,7 @@ pub type HeaderChanges = Vec<(String, Option<Value>)>;
 #[derive(Debug)]
 pub struct HeaderEdit {
     old: ClassicHeader,
+    /// The variables are in the order of the original.
     new: ClassicHeader,
 }
 
@@ -49,54 +51,37 @@ impl HeaderEdit {
     /// EPERM if the layouts differ, so that the new file cannot replace the old one.
     pub fn compare(old: &[u8], new: &[u8]) -> Result<Option<Self>> {
         let old = parse(old).map_err(|_| refused("the file has no header"))?;
-        let new = match parse(new) {
+        let mut new = match parse(new) {
             Ok(new) => new,
             Err(ParseFailure::Short) => return Ok(None),
             Err(ParseFailure::Wrong) => {
                 return Err(refused("no netCDF file of the classic format"));
             }
         };
-        let edited = HeaderEdit { old, new };
-        edited.check_layout()?;
-        Ok(Some(edited))
-    }
-
-    fn check_layout(&self) -> Result<()> {
-        let known: HashMap<&str, &ClassicDimension> = self
-            .old
-            .dimensions
-            .iter()
-            .map(|old| (old.name.as_str(), old))
-            .collect();
-        let fits = |new: &ClassicDimension| match known.get(new.name.as_str()) {
-            Some(old) if old.is_record => new.len >= old.len,
-            Some(old) => new.len == old.len,
-            None => false,
-        };
-        if let Some(new) = self.new.dimensions.iter().find(|new| !fits(new)) {
-            return Err(refused(format!(
-                "no array has the dimension {:?} of length {}",
-                new.name, new.len
-            )));
+        check_dimensions(&old, &new)?;
+        let count = new.variables.len();
+        let variables = new.variables.drain(..).map(|new| (new.name.clone(), new));
+        let mut by_name: HashMap<String, Variable> = variables.collect();
+        for old in &old.variables {
+            let lacks = || refused(format!("it lacks the variable {:?}", old.name));
+            new.variables
+                .push(by_name.remove(&old.name).ok_or_else(lacks)?);
         }
-        for (old, new) in self.pairs()? {
-            let names = |header: &ClassicHeader, variable: &Variable| {
-                let dimensions = variable
-                    .dimensions
-                    .iter()
-                    .filter_map(|&number| header.dimensions.get(number));
-                dimensions
-                    .map(|dimension| dimension.name.clone())
-                    .collect::<Vec<_>>()
-            };
-            if old.kind != new.kind || names(&self.old, old) != names(&self.new, new) {
+        if count > old.variables.len() {
+            return Err(refused("it has variables that are no arrays of the group"));
+        }
+        let edited = HeaderEdit { old, new };
+        for (old, new) in edited.pairs() {
+            let is_same_shape =
+                dimension_names(&edited.old, old) == dimension_names(&edited.new, new);
+            if old.kind != new.kind || !is_same_shape {
                 return Err(refused(format!(
                     "{:?} has another type or other dimensions than the array",
                     new.name
                 )));
             }
         }
-        Ok(())
+        Ok(Some(edited))
     }
 
     /// Returns the number of records in the new file, if these are more than the group's file has.
@@ -111,45 +96,26 @@ impl HeaderEdit {
     }
 
     /// Returns each variable of the group's file with its counterpart in the new file.
-    fn pairs(&self) -> Result<Vec<(&Variable, &Variable)>> {
-        let by_name: HashMap<&str, &Variable> = self
-            .new
-            .variables
-            .iter()
-            .map(|new| (new.name.as_str(), new))
-            .collect();
-        let pair = |old: &'_ Variable| by_name.get(old.name.as_str()).copied();
-        let missing = self.old.variables.iter().find(|old| pair(old).is_none());
-        if let Some(missing) = missing {
-            return Err(refused(format!("it lacks the variable {:?}", missing.name)));
-        }
-        if self.new.variables.len() > self.old.variables.len() {
-            return Err(refused("it has variables that are no arrays of the group"));
-        }
-        Ok(self
-            .old
-            .variables
-            .iter()
-            .filter_map(|old| Some((old, pair(old)?)))
-            .collect())
+    fn pairs(&self) -> impl Iterator<Item = (&Variable, &Variable)> {
+        self.old.variables.iter().zip(&self.new.variables)
     }
 
     /// Returns whether the data of all variables are at their old offsets.
     pub fn is_in_place(&self) -> bool {
-        let is_same = |(old, new): &(&Variable, &Variable)| {
+        self.pairs().all(|(old, new)| {
             old.begin == new.begin && self.old.is_record(old) == self.new.is_record(new)
-        };
-        self.pairs().is_ok_and(|pairs| pairs.iter().all(is_same))
+        })
     }
 
     /// Returns the offsets, in both files, of all variables that hold an array.
     pub fn moved(&self, file: &Composite) -> Vec<Moved> {
-        let pairs = self.pairs().unwrap_or_default().into_iter();
-        let step = self.new.record_step();
-        let count = self.new.record_count().unwrap_or(0);
-        let moved = |(old, new): (&Variable, &Variable)| {
+        let arrays = self
+            .pairs()
+            .filter(|(old, _)| array_at(file, old.begin).is_some());
+        let records = (self.new.record_step(), self.new.record_count().unwrap_or(0));
+        let moved = arrays.map(|(old, new)| {
             let (step, count) = if self.new.is_record(new) {
-                (step, count)
+                records
             } else {
                 (new.size, 1)
             };
@@ -160,11 +126,8 @@ impl HeaderEdit {
                 step,
                 count,
             }
-        };
-        pairs
-            .filter(|(old, _)| array_at(file, old.begin).is_some())
-            .map(moved)
-            .collect()
+        });
+        moved.collect()
     }
 
     /// Returns the changed attributes of the group at `group` and of the arrays in its `file`;
@@ -186,7 +149,7 @@ impl HeaderEdit {
             &self.old.attributes,
             &self.new.attributes,
         )];
-        for (old, new) in self.pairs()? {
+        for (old, new) in self.pairs() {
             places.push((
                 array_at(file, old.begin),
                 old.name.as_str(),
@@ -216,6 +179,36 @@ impl HeaderEdit {
     }
 }
 
+/// Checks that each dimension of `new` is one of `old`; a record dimension may be longer.
+fn check_dimensions(old: &ClassicHeader, new: &ClassicHeader) -> Result<()> {
+    let known = old.dimensions.iter().map(|old| (old.name.as_str(), old));
+    let known: HashMap<&str, &ClassicDimension> = known.collect();
+    let unknown = new
+        .dimensions
+        .iter()
+        .find(|new| match known.get(new.name.as_str()) {
+            Some(old) if old.is_record => new.len < old.len,
+            Some(old) => new.len != old.len,
+            None => true,
+        });
+    match unknown {
+        Some(ClassicDimension { name, len, .. }) => Err(refused(format!(
+            "no array has the dimension {name:?} of length {len}"
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn dimension_names<'a>(header: &'a ClassicHeader, variable: &Variable) -> Vec<&'a str> {
+    let dimensions = variable
+        .dimensions
+        .iter()
+        .filter_map(|&number| header.dimensions.get(number));
+    dimensions
+        .map(|dimension| dimension.name.as_str())
+        .collect()
+}
+
 fn refused(why: impl Into<String>) -> Error {
     Error::new(Kind::System(libc::EPERM), why)
 }
@@ -242,19 +235,14 @@ fn changes(
     stored: &Map<String, Value>,
     is_derived: impl Fn(&str) -> bool,
 ) -> std::result::Result<HeaderChanges, String> {
-    let by_name = |list: &'_ [Attribute]| {
-        list.iter()
-            .map(|a| (a.name.clone(), a.clone()))
-            .collect::<HashMap<_, _>>()
-    };
     let before = by_name(old);
     let after = by_name(new);
     let mut changes = HeaderChanges::new();
-    for attribute in new
-        .iter()
-        .filter(|attribute| before.get(&attribute.name) != Some(*attribute))
-    {
-        let name = &attribute.name;
+    for attribute in new {
+        let name = attribute.name.as_str();
+        if before.get(name) == Some(&attribute) {
+            continue;
+        }
         let is_own = before.contains_key(name) != stored.contains_key(name)
             || is_derived(name)
             || name == LEFT_OUT;
@@ -263,22 +251,25 @@ fn changes(
         } else {
             value(attribute, stored.get(name))
         };
-        changes.push((name.clone(), Some(value.ok_or_else(|| name.clone())?)));
+        changes.push((name.to_string(), Some(value.ok_or(name)?)));
     }
-    for name in old
+    for Attribute { name, .. } in old
         .iter()
-        .map(|attribute| &attribute.name)
-        .filter(|name| !after.contains_key(*name))
+        .filter(|old| !after.contains_key(old.name.as_str()))
     {
         if stored.contains_key(name) && !is_derived(name) {
             changes.push((name.clone(), None))
-        } else if name == LEFT_OUT {
-            // the next file shows it again
-        } else {
+        } else if name != LEFT_OUT {
             return Err(name.clone());
         }
     }
     Ok(changes)
+}
+
+fn by_name(list: &[Attribute]) -> HashMap<&str, &Attribute> {
+    list.iter()
+        .map(|attribute| (attribute.name.as_str(), attribute))
+        .collect()
 }
 
 /// Converts an attribute of the file to JSON in the form that it had `before`; `None` if JSON
@@ -296,18 +287,11 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     let mut values: Vec<Value> = items
         .map(|item| number(attribute.kind, item))
         .collect::<Option<_>>()?;
-    let flags = match before {
-        Some(Value::Array(list)) => {
-            !list.is_empty() && list.iter().all(|value| matches!(value, Value::Bool(_)))
-        }
-        before => matches!(before, Some(Value::Bool(_))),
-    };
-    if flags && attribute.kind == Type::Byte && attribute.values.iter().all(|byte| *byte <= 1) {
-        values = attribute
-            .values
-            .iter()
-            .map(|byte| Value::Bool(*byte == 1))
-            .collect();
+    let forms = before.map_or(&[][..], attribute_items);
+    let are_flags = !forms.is_empty() && forms.iter().all(Value::is_boolean);
+    if are_flags && attribute.kind == Type::Byte && attribute.values.iter().all(|byte| *byte <= 1) {
+        let flags = attribute.values.iter();
+        values = flags.map(|byte| Value::Bool(*byte == 1)).collect();
     }
     match (values.len(), before) {
         (1, Some(Value::Array(_))) => Some(Value::Array(values)),
@@ -321,11 +305,14 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
 fn base64_float(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     let was = json::base64_decode(json::text(before?)?.as_bytes()).filter(|bytes| bytes.len() == 8);
     was.filter(|_| attribute.name == "_FillValue")?;
-    let value = match attribute.kind {
-        Type::Float => f32::from_be_bytes(attribute.values.as_slice().try_into().ok()?).into(),
-        Type::Double => f64::from_be_bytes(attribute.values.as_slice().try_into().ok()?),
-        _ => return None,
-    };
+    if !matches!(attribute.kind, Type::Float | Type::Double) {
+        return None;
+    }
+    let number = attribute.kind.number()?;
+    if attribute.values.len() != number.size {
+        return None;
+    }
+    let value = number.float(number.load(&attribute.values));
     Some(STANDARD.encode(value.to_le_bytes()).into())
 }
 
@@ -346,18 +333,12 @@ fn text(text: &str, before: Option<&Value>) -> Value {
 
 /// Converts a big-endian number of the type; `None` for NaN and infinities.
 fn number(kind: Type, item: &[u8]) -> Option<Value> {
+    let number = kind.number()?;
+    let bits = number.load(item);
     let number = match kind {
-        Type::Char => return None,
-        Type::Byte => i8::from_be_bytes(item.try_into().ok()?).to_string(),
-        Type::Short => i16::from_be_bytes(item.try_into().ok()?).to_string(),
-        Type::Int => i32::from_be_bytes(item.try_into().ok()?).to_string(),
-        Type::Int64 => i64::from_be_bytes(item.try_into().ok()?).to_string(),
-        Type::UByte => u8::from_be_bytes(item.try_into().ok()?).to_string(),
-        Type::UShort => u16::from_be_bytes(item.try_into().ok()?).to_string(),
-        Type::UInt => u32::from_be_bytes(item.try_into().ok()?).to_string(),
-        Type::UInt64 => u64::from_be_bytes(item.try_into().ok()?).to_string(),
-        Type::Float => format!("{:?}", f32::from_be_bytes(item.try_into().ok()?)),
-        Type::Double => format!("{:?}", f64::from_be_bytes(item.try_into().ok()?)),
+        Type::Float => format!("{:?}", f32::from_bits(bits as u32)),
+        Type::Double => format!("{:?}", f64::from_bits(bits)),
+        _ => number.integer(bits).to_string(),
     };
     json::parse(number.as_bytes())
         .ok()

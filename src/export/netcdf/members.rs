@@ -95,23 +95,15 @@ impl GroupArray {
     /// Returns whether the array is a time coordinate of 64-bit integers whose unit is coarse
     /// enough that doubles represent all usual dates exactly.
     fn counts_time(&self) -> bool {
-        let units = self
-            .attributes
-            .get("units")
-            .and_then(json::text)
-            .unwrap_or_default();
-        let unit = units
-            .split_once(" since ")
-            .map(|(unit, _)| unit.to_ascii_lowercase());
-        let is_small = |unit: &str| {
-            ["nano", "micro"]
-                .iter()
-                .any(|small| unit.starts_with(small))
-                || unit.len() == 2
+        let units = self.attributes.get("units").and_then(json::text);
+        let Some((unit, _)) = units.and_then(|units| units.split_once(" since ")) else {
+            return false;
         };
-        let is_integer =
-            *self.metadata().dtype.kind() == DTypeKind::Int && self.metadata().dtype.size() == 8;
-        is_integer && self.is_coordinate() && unit.is_some_and(|unit| !is_small(&unit))
+        let unit = unit.to_ascii_lowercase();
+        let is_small = unit.starts_with("nano") || unit.starts_with("micro") || unit.len() == 2;
+        let dtype = &self.metadata().dtype;
+        let is_integer = *dtype.kind() == DTypeKind::Int && dtype.size() == 8;
+        is_integer && self.is_coordinate() && !is_small
     }
 
     /// Returns how the file holds the items.
@@ -128,15 +120,14 @@ impl GroupArray {
                 let inner = metadata.shape.iter().skip(usize::from(self.is_record));
                 inner.fold(letters, |size, len| size.saturating_mul(*len))
             }
-            _ if self.is_record => self
-                .form()
-                .shown_size(metadata.row_size())
-                .unwrap_or(u64::MAX),
-            _ => self
-                .form()
-                .shown_size(self.array.size())
-                .unwrap_or(u64::MAX),
+            _ if self.is_record => self.shown_size(metadata.row_size()),
+            _ => self.shown_size(self.array.size()),
         }
+    }
+
+    /// Returns the size in the file of so many flat bytes.
+    fn shown_size(&self, stored: u64) -> u64 {
+        self.form().shown_size(stored).unwrap_or(u64::MAX)
     }
 
     fn is_large(&self) -> bool {
@@ -269,12 +260,9 @@ impl GroupArrays {
         };
         let member = GroupArray::new(hierarchy, array, kind, &mut self.sources)?;
         // a record may be written to an array of length 0
-        let size = member.variable_size().max(
-            member
-                .form()
-                .shown_size(member.metadata().row_size())
-                .unwrap_or(u64::MAX),
-        );
+        let size = member
+            .variable_size()
+            .max(member.shown_size(member.metadata().row_size()));
         let size = size.checked_add(self.size).filter(|&size| size <= MAX_FILE);
         let Some(size) = size.filter(|_| member.metadata().row_size() <= MAX_FILE) else {
             self.left_out
@@ -329,21 +317,15 @@ impl GroupArrays {
         let Some(wanted) = self.options.record.as_deref() else {
             return;
         };
-        let len = |member: &GroupArray| {
-            member
-                .dimensions()
-                .next()
-                .filter(|(name, _)| *name == Some(wanted))
-                .map(|d| d.1)
-        };
         let coordinate = self
             .list
             .iter()
             .find(|member| member.is_coordinate() && member.name() == wanted);
-        let Some(count) = coordinate
-            .and_then(len)
-            .or_else(|| self.list.iter().find_map(len))
-        else {
+        let mut first = coordinate
+            .into_iter()
+            .chain(&self.list)
+            .filter_map(|member| member.dimensions().next());
+        let Some((_, count)) = first.find(|(name, _)| *name == Some(wanted)) else {
             return;
         };
         for member in &mut self.list {
@@ -351,24 +333,26 @@ impl GroupArrays {
             member.is_record = first == Some((Some(wanted), count));
         }
         for member in self.list.iter().chain(&self.others) {
-            let mut places = member
+            let records = Some((Some(wanted), count));
+            match member
                 .dimensions()
-                .enumerate()
-                .filter(|(_, is)| *is == (Some(wanted), count))
-                .map(|(i, _)| i);
-            match (places.next(), places.next()) {
-                (Some(0), None) => self.growing.keys.push(member.array.key().clone()),
-                (Some(_), _) => self.growing.fixed = Some(member.name().to_string()),
-                _ => {}
+                .filter(|is| Some(*is) == records)
+                .count()
+            {
+                0 => {}
+                1 if member.dimensions().next() == records => {
+                    self.growing.keys.push(member.array.key().clone())
+                }
+                _ => self.growing.fixed = Some(member.name().to_string()),
             }
         }
         self.others.clear();
     }
 
     /// Removes the arrays for which `reason` returns one.
-    fn leave_out(&mut self, mut reason: impl FnMut(&GroupArray) -> Option<String>) {
+    fn leave_out(&mut self, mut reason: impl FnMut(&mut GroupArray) -> Option<String>) {
         let left_out = &mut self.left_out;
-        self.list.retain(|member| match reason(member) {
+        self.list.retain_mut(|member| match reason(member) {
             Some(why) => {
                 left_out.insert(member.name().to_string(), why);
                 false
@@ -380,7 +364,6 @@ impl GroupArrays {
     /// Reads the arrays of strings of any length, as long as there is memory.
     fn read_strings(&mut self, cache: &Cache) {
         let mut memory = self.memory;
-        let mut found = BTreeMap::new();
         self.leave_out(|member| {
             if !member.metadata().has_objects() {
                 return None;
@@ -389,55 +372,40 @@ impl GroupArrays {
             match strings::read(cache, &member.array, free) {
                 Ok((letters, values)) => {
                     memory += values.len();
-                    found.insert(member.array.key().clone(), (letters, values));
+                    (member.letters, member.values) = (Some(letters), Some(values));
                     None
                 }
                 Err(why) => Some(why),
             }
         });
         self.memory = memory;
-        for member in &mut self.list {
-            if let Some((letters, values)) = found.remove(member.array.key()) {
-                (member.letters, member.values) = (Some(letters), Some(values));
-            }
-        }
     }
 
     /// Returns the smallest version of the format that can hold all variables, or the one that was
     /// asked for.
     pub fn version(&self) -> ClassicVersion {
-        let needs_64_bits = |member: &GroupArray| {
-            member.kind > Type::UByte
-                || member
-                    .metadata()
-                    .shape
-                    .iter()
-                    .any(|&len| len > MAX_DIMENSION)
-        };
+        let has_64_bits = self.list.iter().any(|member| {
+            let lengths = &member.metadata().shape;
+            member.kind > Type::UByte || lengths.iter().any(|len| *len > MAX_DIMENSION)
+        });
         match self.options.version {
             NetcdfVersion::Cdf2 => ClassicVersion::Offset64,
-            NetcdfVersion::Cdf5 => ClassicVersion::Data64,
-            NetcdfVersion::Auto
-                if self.extra_large().is_empty() && !self.list.iter().any(needs_64_bits) =>
-            {
+            NetcdfVersion::Auto if !has_64_bits && self.extra_large().is_empty() => {
                 ClassicVersion::Offset64
             }
-            NetcdfVersion::Auto => ClassicVersion::Data64,
+            NetcdfVersion::Auto | NetcdfVersion::Cdf5 => ClassicVersion::Data64,
         }
     }
 
     /// Returns the variables that are too large for CDF-2. It has room for one at the end of the
     /// file, or of a record (`NC_check_vlens` in netcdf-c).
     fn extra_large(&self) -> HashSet<&str> {
-        let large = |is_record| {
-            self.list
-                .iter()
-                .filter(move |member| member.is_record == is_record && member.is_large())
-        };
         let has_records = self.list.iter().any(|member| member.is_record);
-        let fixed = large(false).skip(usize::from(!has_records));
+        let large = self.list.iter().filter(|member| member.is_large());
+        let (records, fixed): (Vec<_>, Vec<_>) = large.partition(|member| member.is_record);
+        let fixed = fixed.into_iter().skip(usize::from(!has_records));
         fixed
-            .chain(large(true).skip(1))
+            .chain(records.into_iter().skip(1))
             .map(GroupArray::name)
             .collect()
     }
@@ -468,13 +436,15 @@ impl GroupArrays {
     /// as a double or if the coordinates cannot be read.
     fn convert_time_to_doubles(&mut self, cache: &Cache) {
         self.set_time_type(Type::Double);
-        let are_exact = |member: &GroupArray| match member.form() {
-            form @ ItemForm::Widened { .. } => {
-                flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes))
-            }
-            _ => true,
-        };
-        if self.version() == ClassicVersion::Data64 || !self.list.iter().all(are_exact) {
+        let is_small = self.version() == ClassicVersion::Offset64;
+        let is_exact = is_small
+            && self.list.iter().all(|member| match member.form() {
+                form @ ItemForm::Widened { .. } => {
+                    flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes))
+                }
+                _ => true,
+            });
+        if !is_exact {
             self.set_time_type(Type::Int64);
         }
     }

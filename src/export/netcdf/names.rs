@@ -38,11 +38,7 @@ impl UniqueNames {
 /// Returns the name with invalid characters replaced by `_`.
 pub fn legal(name: &str) -> String {
     let name = ComposingNormalizerBorrowed::new_nfc().normalize(name);
-    let is_good = |c: char| !c.is_ascii() || (' '..='~').contains(&c) && c != '/';
-    let mut good: String = name
-        .chars()
-        .map(|c| if is_good(c) { c } else { '_' })
-        .collect();
+    let mut good = name.replace(|c: char| c.is_ascii_control() || c == '/', "_");
     if !good.starts_with(|c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || c == '_') {
         good.insert(0, '_');
     }

@@ -13,15 +13,6 @@ pub enum ParseFailure {
     Wrong,
 }
 
-/// The width of numbers in a file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Width {
-    /// CDF-1, with 32 bits throughout.
-    Classic,
-    /// CDF-2 or CDF-5.
-    Of(ClassicVersion),
-}
-
 /// Parses the header at the beginning of `bytes`. A CDF-1 file is reported as CDF-2, which can hold
 /// the same.
 ///
@@ -29,18 +20,17 @@ enum Width {
 ///
 /// [`ParseFailure`].
 pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
+    let (version, has_short_offsets, bytes) = match bytes {
+        [b'C', b'D', b'F', 1, rest @ ..] => (ClassicVersion::Offset64, true, rest),
+        [b'C', b'D', b'F', 2, rest @ ..] => (ClassicVersion::Offset64, false, rest),
+        [b'C', b'D', b'F', 5, rest @ ..] => (ClassicVersion::Data64, false, rest),
+        short if short.len() < 3 || short == b"CDF" => return Err(ParseFailure::Short),
+        _ => return Err(ParseFailure::Wrong),
+    };
     let mut reader = HeaderReader {
         bytes,
-        width: Width::Classic,
-    };
-    if reader.take(3)? != b"CDF" {
-        return Err(ParseFailure::Wrong);
-    }
-    reader.width = match reader.take(1)? {
-        [1] => Width::Classic,
-        [2] => Width::Of(ClassicVersion::Offset64),
-        [5] => Width::Of(ClassicVersion::Data64),
-        _ => return Err(ParseFailure::Wrong),
+        version,
+        has_short_offsets,
     };
     let records = reader.record_count()?;
     let dimensions = reader.list(0x0A, |reader| {
@@ -64,11 +54,6 @@ pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
     }
     let attributes = reader.list(0x0C, HeaderReader::attribute)?;
     let variables = reader.list(0x0B, |reader| reader.variable(&dimensions))?;
-    let version = if let Width::Of(version) = reader.width {
-        version
-    } else {
-        ClassicVersion::Offset64
-    };
     Ok(ClassicHeader {
         version,
         dimensions,
@@ -80,7 +65,9 @@ pub fn parse(bytes: &[u8]) -> Result<ClassicHeader, ParseFailure> {
 /// A reader of a header, with the bytes that are not parsed yet.
 struct HeaderReader<'a> {
     bytes: &'a [u8],
-    width: Width,
+    version: ClassicVersion,
+    /// Whether offsets have 32 bits, as in CDF-1.
+    has_short_offsets: bool,
 }
 
 impl<'a> HeaderReader<'a> {
@@ -102,39 +89,32 @@ impl<'a> HeaderReader<'a> {
     }
 
     fn short(&mut self) -> Result<u32, ParseFailure> {
-        self.take(4)?
-            .try_into()
-            .map(u32::from_be_bytes)
-            .map_err(|_| ParseFailure::Short)
+        let (bytes, rest) = self.bytes.split_first_chunk().ok_or(ParseFailure::Short)?;
+        self.bytes = rest;
+        Ok(u32::from_be_bytes(*bytes))
     }
 
     fn long(&mut self) -> Result<u64, ParseFailure> {
-        self.take(8)?
-            .try_into()
-            .map(u64::from_be_bytes)
-            .map_err(|_| ParseFailure::Short)
+        let (bytes, rest) = self.bytes.split_first_chunk().ok_or(ParseFailure::Short)?;
+        self.bytes = rest;
+        Ok(u64::from_be_bytes(*bytes))
     }
 
     /// Reads the number of records. `STREAMING`, an unknown number, is refused: netCDF-C does not
     /// write it.
     fn record_count(&mut self) -> Result<u64, ParseFailure> {
-        match self.number()? {
-            count
-                if self.width != Width::Of(ClassicVersion::Data64)
-                    && count == u64::from(u32::MAX) =>
-            {
-                Err(ParseFailure::Wrong)
-            }
-            count => Ok(count),
+        let count = self.number()?;
+        if self.version == ClassicVersion::Offset64 && count == u64::from(u32::MAX) {
+            return Err(ParseFailure::Wrong);
         }
+        Ok(count)
     }
 
     /// Reads a `NON_NEG`.
     fn number(&mut self) -> Result<u64, ParseFailure> {
-        let number = if self.width == Width::Of(ClassicVersion::Data64) {
-            self.long()?
-        } else {
-            self.short()?.into()
+        let number = match self.version {
+            ClassicVersion::Offset64 => self.short()?.into(),
+            ClassicVersion::Data64 => self.long()?,
         };
         if number > i64::MAX as u64 {
             Err(ParseFailure::Wrong)
@@ -195,7 +175,7 @@ impl<'a> HeaderReader<'a> {
         let kind = self.kind()?;
         // skip `vsize`, which is not valid for large variables
         self.number()?;
-        let begin = if self.width == Width::Classic {
+        let begin = if self.has_short_offsets {
             self.short()?.into()
         } else {
             self.long()?
