@@ -41,24 +41,19 @@ fn variable(mapping: &str) -> Option<&str> {
 /// `projjson`.
 fn of_gdal(crs: &Map<String, Value>) -> Option<Crs> {
     let projjson = crs.get("projjson").filter(|value| value.is_object());
-    let is_geographic =
-        projjson.and_then(|value| json::text(value.get("type")?)) == Some("GeographicCRS");
-    let named = attributes::line(crs, "url").and_then(|url| of_url(&url));
-    let of_wkt = wkt(crs, "wkt").map(of_wkt);
     let described = projjson.map(|value| Crs {
         projjson: Some(json::write(value)),
-        is_geographic,
+        is_geographic: value.get("type").and_then(json::text) == Some("GeographicCRS"),
         ..Crs::default()
     });
-    let all = [of_wkt, named, described];
-    let mut all = all.into_iter().flatten();
-    let first = all.next()?;
-    Some(all.fold(first, |known, more| Crs {
+    let named = attributes::line(crs, "url").and_then(|url| of_url(&url));
+    let all = [wkt(crs, "wkt").map(of_wkt), named, described];
+    all.into_iter().flatten().reduce(|known, more| Crs {
         wkt: known.wkt.or(more.wkt),
         authority: known.authority.or(more.authority),
         projjson: known.projjson.or(more.projjson),
         is_geographic: known.is_geographic || more.is_geographic,
-    }))
+    })
 }
 
 /// Parses `http://www.opengis.net/def/crs/EPSG/0/4326`: authority, version, code.
@@ -66,15 +61,11 @@ fn of_url(url: &str) -> Option<Crs> {
     let (_, name) = url.split_once("/def/crs/")?;
     let [authority, _, code] = name.split('/').collect::<Vec<_>>().try_into().ok()?;
     let authority = identifier(authority, code)?;
-    Some(match authority.as_str() {
-        "EPSG:4326" | "OGC:CRS84" => Crs {
-            authority: Some(authority),
-            ..wgs_84()
-        },
-        _ => Crs {
-            authority: Some(authority),
-            ..Crs::default()
-        },
+    let is_wgs_84 = ["EPSG:4326", "OGC:CRS84"].contains(&authority.as_str());
+    let known = if is_wgs_84 { wgs_84() } else { Crs::default() };
+    Some(Crs {
+        authority: Some(authority),
+        ..known
     })
 }
 
@@ -92,11 +83,12 @@ fn of_mapping(mapping: &Map<String, Value>, axes: &[DescribedAxis]) -> Option<Cr
 
 /// Returns WGS 84 if x and y are longitude and latitude.
 fn of_units(axes: &[DescribedAxis]) -> Option<Crs> {
-    let has = |role: Role, test: fn(&str) -> bool| {
-        axes.iter()
-            .any(|axis| axis.role == role && axis.units.as_deref().is_some_and(test))
-    };
-    (has(Role::X, role::is_east) && has(Role::Y, role::is_north)).then(wgs_84)
+    let has: [(Role, fn(&str) -> bool); 2] = [(Role::X, role::is_east), (Role::Y, role::is_north)];
+    let is_geographic = has.into_iter().all(|(role, is_unit)| {
+        let mut axes = axes.iter().filter(|axis| axis.role == role);
+        axes.any(|axis| axis.units.as_deref().is_some_and(is_unit))
+    });
+    is_geographic.then(wgs_84)
 }
 
 fn wgs_84() -> Crs {
@@ -105,14 +97,13 @@ fn wgs_84() -> Crs {
 
 /// Returns an attribute that looks like WKT: a keyword, then brackets.
 fn wkt(attributes: &Map<String, Value>, name: &str) -> Option<String> {
-    let is_wkt = |text: &String| {
-        let (word, _) = text.split_once(['[', '(']).unwrap_or_default();
-        !word.is_empty()
-            && word
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ' ')
-    };
-    attributes::line(attributes, name).filter(is_wkt)
+    let text = attributes::line(attributes, name)?;
+    let (word, _) = text.split_once(['[', '('])?;
+    let is_wkt = !word.is_empty()
+        && word
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ' ');
+    is_wkt.then_some(text)
 }
 
 fn of_wkt(wkt: String) -> Crs {
@@ -166,20 +157,20 @@ fn authority(wkt: &str) -> Option<String> {
 
 /// Joins authority and code: `EPSG:4326`.
 fn identifier(authority: &str, code: &str) -> Option<String> {
-    let [authority, code] = [authority, code].map(|part| part.trim().trim_matches('"'));
-    let is_plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric());
-    (is_plain(authority) && is_plain(code)).then(|| format!("{authority}:{code}"))
+    let parts = [authority, code].map(|part| part.trim().trim_matches('"'));
+    let is_plain = parts
+        .iter()
+        .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric()));
+    is_plain.then(|| parts.join(":"))
 }
 
 /// Parses GDAL's attribute `x0 dx 0 y0 0 dy`, where x0 and y0 are the corner of the first pixel.
 /// Returns `None` for rotated grids, whose axes have no coordinates.
 fn geotransform(mapping: &Map<String, Value>) -> Option<[f64; 6]> {
     let text = attributes::line(mapping, "GeoTransform")?;
-    let numbers = text
-        .split([' ', ','])
-        .filter(|word| !word.is_empty())
-        .map(|word| word.parse().ok());
-    let numbers: [f64; 6] = numbers.collect::<Option<Vec<f64>>>()?.try_into().ok()?;
+    let words = text.split([' ', ',']).filter(|word| !word.is_empty());
+    let numbers: Vec<f64> = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
+    let numbers: [f64; 6] = numbers.try_into().ok()?;
     let [_, dx, rx, _, ry, dy] = numbers;
     let is_good =
         numbers.iter().all(|n| n.is_finite()) && dx != 0.0 && dy != 0.0 && rx == 0.0 && ry == 0.0;

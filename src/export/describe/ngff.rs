@@ -44,16 +44,16 @@ pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<Imag
     groups_above(hierarchy, key).find_map(|group| {
         let path = key.relative_to(&group)?;
         let attributes = hierarchy.attributes(&group).ok()?;
-        let of_image = |name: &str| {
-            attributes
-                .get("ome")
-                .and_then(|ome| ome.get(name))
+        let ome = attributes.get("ome");
+        let [multiscales, omero] = ["multiscales", "omero"].map(|name| {
+            ome.and_then(|ome| ome.get(name))
                 .or_else(|| attributes.get(name))
-        };
-        let multiscales = of_image("multiscales")?.as_array()?;
-        let found = |multiscale| Some((multiscale, axes(multiscale, &path, dimensions)?));
-        let (multiscale, axes) = multiscales.iter().find_map(found)?;
-        let info = info(multiscale, of_image("omero"), &axes);
+        });
+        let (multiscale, axes) = multiscales?
+            .as_array()?
+            .iter()
+            .find_map(|multiscale| Some((multiscale, axes(multiscale, &path, dimensions)?)))?;
+        let info = info(multiscale, omero, &axes);
         Some(Image { group, axes, info })
     })
 }
@@ -61,45 +61,36 @@ pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<Imag
 /// Returns the name of an image, and its channels as `omero`, the settings of a viewer, describes
 /// them.
 fn info(multiscale: &Value, omero: Option<&Value>, axes: &[ImageAxis]) -> ImageInfo {
-    let is_channel = |axis: &ImageAxis| match axis.kind.as_deref() {
-        Some(kind) => kind == "channel",
-        // before version 0.4 only the name tells
-        None => axis.name.as_deref() == Some("c"),
-    };
-    let channels = omero
-        .and_then(|omero| omero.get("channels"))
-        .and_then(Value::as_array);
-    let channels =
-        channels.map(|channels| channels.iter().take(MAX_CHANNELS).map(channel).collect());
+    let channels = omero.and_then(|omero| omero.get("channels")?.as_array());
+    let channels = channels.into_iter().flatten().take(MAX_CHANNELS);
     ImageInfo {
         name: short_line(multiscale, "name"),
-        channel_axis: axes.iter().position(is_channel),
-        channels: channels.unwrap_or_default(),
+        channel_axis: axes.iter().position(|axis| match axis.kind.as_deref() {
+            Some(kind) => kind == "channel",
+            // before version 0.4 only the name tells
+            None => axis.name.as_deref() == Some("c"),
+        }),
+        channels: channels.map(channel).collect(),
     }
 }
 
 fn channel(value: &Value) -> ImageChannel {
-    let digits = value
-        .get("color")
-        .and_then(json::text)
-        .map(|color| color.trim_start_matches('#'));
-    let is_color =
-        |digits: &&str| digits.len() == 6 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let color = digits
-        .filter(is_color)
-        .and_then(|digits| u32::from_str_radix(digits, 16).ok());
     ImageChannel {
         name: short_line(value, "label"),
-        color,
+        color: value.get("color").and_then(json::text).and_then(color),
     }
+}
+
+fn color(text: &str) -> Option<u32> {
+    let digits = text.trim_start_matches('#');
+    let is_color = digits.len() == 6 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u32::from_str_radix(digits, 16).ok().filter(|_| is_color)
 }
 
 /// Returns the size of the channels in memory, in bytes.
 pub fn memory_of(info: &ImageInfo) -> usize {
-    let size = |channel: &ImageChannel| {
-        size_of::<ImageChannel>() + channel.name.as_ref().map_or(0, String::len)
-    };
-    info.channels.iter().map(size).sum()
+    let names = info.channels.iter().flat_map(|channel| &channel.name);
+    size_of_val(info.channels.as_slice()) + names.map(String::len).sum::<usize>()
 }
 
 /// Returns a nonempty text of at most [`MAX_NAME`] characters in one line.
@@ -109,11 +100,14 @@ fn short_line(value: &Value, name: &str) -> Option<String> {
 
 /// Returns the axes that a multiscale specifies for the array at `path` in its group.
 fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAxis>> {
-    let is_it = |dataset: &&Value| {
-        let text = dataset.get("path").and_then(json::text);
-        text.and_then(|text| Key::normalize(text).ok()).as_ref() == Some(path)
-    };
-    let dataset = multiscale.get("datasets")?.as_array()?.iter().find(is_it)?;
+    let dataset = multiscale
+        .get("datasets")?
+        .as_array()?
+        .iter()
+        .find(|dataset| {
+            let text = dataset.get("path").and_then(json::text);
+            text.and_then(|text| Key::normalize(text).ok()).as_ref() == Some(path)
+        })?;
     let mut axes = match multiscale.get("axes") {
         Some(list) => list.as_array()?.iter().map(axis).collect(),
         None => FIRST_AXES.map(|name| named(name.to_string())).to_vec(),
@@ -123,12 +117,12 @@ fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAx
     }
     // NGFF applies the dataset's transformations before those of all resolutions
     let transformations = [dataset, multiscale].map(|of| of.get("coordinateTransformations"));
-    let transformations = transformations
+    for transformation in transformations
         .into_iter()
         .flatten()
         .filter_map(Value::as_array)
-        .flatten();
-    for transformation in transformations {
+        .flatten()
+    {
         transform(transformation, &mut axes);
     }
     Some(axes)
@@ -136,15 +130,16 @@ fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAx
 
 /// Parses an axis of version 0.4 or later, or of 0.3, which has only names.
 fn axis(value: &Value) -> ImageAxis {
-    let text = |name: &str| attributes::line(value.as_object()?, name);
-    match json::text(value) {
-        Some(name) => named(name.to_string()),
-        None => ImageAxis {
-            name: text("name"),
-            kind: text("type"),
-            unit: text("unit"),
-            place: None,
-        },
+    if let Some(name) = json::text(value) {
+        return named(name.to_string());
+    }
+    let [name, kind, unit] =
+        ["name", "type", "unit"].map(|name| attributes::line(value.as_object()?, name));
+    ImageAxis {
+        name,
+        kind,
+        unit,
+        place: None,
     }
 }
 
@@ -158,25 +153,25 @@ fn named(name: String) -> ImageAxis {
 /// Applies a `scale` or a `translation` ("The pixel center is the origin") to all axes except
 /// channels.
 fn transform(transformation: &Value, axes: &mut [ImageAxis]) {
-    let vector = |name: &str| {
-        let is_one = transformation.get("type").and_then(json::text) == Some(name);
-        attributes::numbers(transformation.get(name).filter(|_| is_one))
-            .filter(|vector| vector.len() == axes.len())
+    let Some(kind @ ("scale" | "translation")) = transformation.get("type").and_then(json::text)
+    else {
+        return;
     };
-    let scale = vector("scale");
-    let translation = vector("translation");
-    for (i, axis) in axes
-        .iter_mut()
-        .enumerate()
-        .filter(|(_, axis)| axis.kind.as_deref() != Some("channel"))
-    {
-        let of =
-            |vector: &Option<Vec<f64>>| vector.as_ref().and_then(|vector| vector.get(i)).copied();
+    let vector = attributes::numbers(transformation.get(kind)).unwrap_or_default();
+    if vector.len() != axes.len() {
+        return;
+    }
+    for (axis, number) in axes.iter_mut().zip(vector) {
+        if axis.kind.as_deref() == Some("channel") {
+            continue;
+        }
         let (first, step) = axis.place.unwrap_or((0.0, 1.0));
-        let scaled = of(&scale).map(|scale| (first * scale, step * scale));
-        let moved = of(&translation).map(|by| (first + by, step));
-        let is_good =
-            |(first, step): &(f64, f64)| first.is_finite() && step.is_finite() && *step != 0.0;
-        axis.place = scaled.or(moved).filter(is_good).or(axis.place);
+        let (first, step) = match kind {
+            "scale" => (first * number, step * number),
+            _ => (first + number, step),
+        };
+        if first.is_finite() && step.is_finite() && step != 0.0 {
+            axis.place = Some((first, step));
+        }
     }
 }

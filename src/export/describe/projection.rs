@@ -24,8 +24,9 @@ pub fn wkt(mapping: &Map<String, Value>, units: Option<&str>) -> Option<String> 
         Some(_) => return None,
     };
     let (projection, parameters) = projection(&name, mapping)?;
-    let parameter = |(name, value): (&str, f64)| format!(r#"PARAMETER["{name}",{value}],"#);
-    let parameters: String = parameters.into_iter().map(parameter).collect();
+    let parameters = parameters.into_iter();
+    let parameters = parameters.map(|(name, value)| format!(r#"PARAMETER["{name}",{value}],"#));
+    let parameters: String = parameters.collect();
     let geographic = geographic(mapping);
     Some(format!(
         r#"PROJCS["unknown",{geographic},PROJECTION["{projection}"],{parameters}{unit}]"#
@@ -34,21 +35,29 @@ pub fn wkt(mapping: &Map<String, Value>, units: Option<&str>) -> Option<String> 
 
 /// Returns the geographic system on the mapping's ellipsoid, by default WGS 84.
 fn geographic(mapping: &Map<String, Value>) -> String {
-    let number = |name: &str| attributes::number(mapping, name);
-    let flattening = |axis: f64| match (number("inverse_flattening"), number("semi_minor_axis")) {
-        (Some(flattening), _) => flattening,
-        (None, Some(minor)) if minor != axis => axis / (axis - minor),
-        // WKT's inverse flattening of a sphere
-        _ => 0.0,
-    };
-    let ellipsoid = number("semi_major_axis").map(|axis| (axis, flattening(axis)));
-    match ellipsoid.or(number("earth_radius").map(|radius| (radius, 0.0))) {
-        None => WGS_84.to_string(),
-        Some((axis, flattening)) if is_wgs_84(axis, flattening) => WGS_84.to_string(),
-        Some((axis, flattening)) => format!(
-            r#"GEOGCS["unknown",DATUM["unknown",SPHEROID["unknown",{axis},{flattening}]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]"#
+    let [axis, minor, flattening, radius] = [
+        "semi_major_axis",
+        "semi_minor_axis",
+        "inverse_flattening",
+        "earth_radius",
+    ]
+    .map(|name| attributes::number(mapping, name));
+    let (axis, flattening) = match (axis, radius) {
+        (Some(axis), _) => (
+            axis,
+            flattening.or(minor.map(|minor| axis / (axis - minor))),
         ),
+        (None, Some(radius)) => (radius, None),
+        (None, None) => return WGS_84.to_string(),
+    };
+    // WKT's inverse flattening of a sphere is 0
+    let flattening = flattening.filter(|x| x.is_finite()).unwrap_or(0.0);
+    if is_wgs_84(axis, flattening) {
+        return WGS_84.to_string();
     }
+    format!(
+        r#"GEOGCS["unknown",DATUM["unknown",SPHEROID["unknown",{axis},{flattening}]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]"#
+    )
 }
 
 fn is_wgs_84(axis: f64, flattening: f64) -> bool {
@@ -62,91 +71,92 @@ fn projection(
 ) -> Option<(&'static str, Vec<(&'static str, f64)>)> {
     let number = |name: &str| attributes::number(mapping, name);
     let parallels = attributes::numbers(mapping.get("standard_parallel"));
-    let parallels = parallels
-        .or_else(|| Some(vec![number("standard_parallel")?]))
-        .unwrap_or_default();
-    let parallel = parallels.first().copied();
-    let second = parallels.get(1).or(parallels.first()).copied();
+    let parallel = match &parallels {
+        Some(list) => list.first().copied(),
+        None => number("standard_parallel"),
+    };
+    let second = parallels.and_then(|list| list.get(1).copied()).or(parallel);
     let latitude = number("latitude_of_projection_origin");
     let meridian =
         number("longitude_of_central_meridian").or(number("longitude_of_projection_origin"));
     let scale = number("scale_factor_at_projection_origin");
-    let center = || {
-        Some(vec![
-            ("latitude_of_center", latitude?),
-            ("longitude_of_center", meridian?),
-        ])
-    };
-    let (projection, mut parameters) = match name {
-        "transverse_mercator" => {
-            let scale = number("scale_factor_at_central_meridian")?;
-            let origin = [
-                ("latitude_of_origin", latitude?),
-                ("central_meridian", meridian?),
-            ];
-            (
-                "Transverse_Mercator",
-                [&origin[..], &[("scale_factor", scale)]].concat(),
-            )
-        }
-        "lambert_conformal_conic" => {
-            let parallels = [
-                ("standard_parallel_1", parallel?),
-                ("standard_parallel_2", second?),
-            ];
-            let origin = [
-                ("latitude_of_origin", latitude?),
-                ("central_meridian", meridian?),
-            ];
-            ("Lambert_Conformal_Conic_2SP", [parallels, origin].concat())
-        }
-        "albers_conical_equal_area" => {
-            let parallels = vec![
-                ("standard_parallel_1", parallel?),
-                ("standard_parallel_2", second?),
-            ];
-            ("Albers_Conic_Equal_Area", [parallels, center()?].concat())
-        }
-        "polar_stereographic" => {
-            let meridian = number("straight_vertical_longitude_from_pole").or(meridian)?;
-            let (latitude, scale) = match parallel {
-                Some(parallel) => (parallel, 1.0),
-                None => (latitude?, scale?),
-            };
-            let origin = [
+    let (projection, parameters) = match name {
+        "transverse_mercator" => (
+            "Transverse_Mercator",
+            vec![
                 ("latitude_of_origin", latitude),
                 ("central_meridian", meridian),
-            ];
-            (
-                "Polar_Stereographic",
-                [&origin[..], &[("scale_factor", scale)]].concat(),
-            )
-        }
-        "mercator" => match (parallel, scale) {
-            (Some(parallel), _) => (
-                "Mercator_2SP",
-                vec![
-                    ("standard_parallel_1", parallel),
-                    ("central_meridian", meridian?),
-                ],
-            ),
-            (None, scale) => (
-                "Mercator_1SP",
-                vec![("central_meridian", meridian?), ("scale_factor", scale?)],
-            ),
-        },
+                ("scale_factor", number("scale_factor_at_central_meridian")),
+            ],
+        ),
+        "lambert_conformal_conic" => (
+            "Lambert_Conformal_Conic_2SP",
+            vec![
+                ("standard_parallel_1", parallel),
+                ("standard_parallel_2", second),
+                ("latitude_of_origin", latitude),
+                ("central_meridian", meridian),
+            ],
+        ),
+        "albers_conical_equal_area" => (
+            "Albers_Conic_Equal_Area",
+            vec![
+                ("standard_parallel_1", parallel),
+                ("standard_parallel_2", second),
+                ("latitude_of_center", latitude),
+                ("longitude_of_center", meridian),
+            ],
+        ),
+        "polar_stereographic" => (
+            "Polar_Stereographic",
+            vec![
+                ("latitude_of_origin", parallel.or(latitude)),
+                (
+                    "central_meridian",
+                    number("straight_vertical_longitude_from_pole").or(meridian),
+                ),
+                ("scale_factor", parallel.map_or(scale, |_| Some(1.0))),
+            ],
+        ),
+        "mercator" if parallel.is_some() => (
+            "Mercator_2SP",
+            vec![
+                ("standard_parallel_1", parallel),
+                ("central_meridian", meridian),
+            ],
+        ),
+        "mercator" => (
+            "Mercator_1SP",
+            vec![("central_meridian", meridian), ("scale_factor", scale)],
+        ),
         "lambert_cylindrical_equal_area" => (
             "Cylindrical_Equal_Area",
             vec![
-                ("standard_parallel_1", parallel?),
-                ("central_meridian", meridian?),
+                ("standard_parallel_1", parallel),
+                ("central_meridian", meridian),
             ],
         ),
-        "lambert_azimuthal_equal_area" => ("Lambert_Azimuthal_Equal_Area", center()?),
-        "azimuthal_equidistant" => ("Azimuthal_Equidistant", center()?),
-        "sinusoidal" => ("Sinusoidal", vec![("longitude_of_center", meridian?)]),
+        "lambert_azimuthal_equal_area" => (
+            "Lambert_Azimuthal_Equal_Area",
+            vec![
+                ("latitude_of_center", latitude),
+                ("longitude_of_center", meridian),
+            ],
+        ),
+        "azimuthal_equidistant" => (
+            "Azimuthal_Equidistant",
+            vec![
+                ("latitude_of_center", latitude),
+                ("longitude_of_center", meridian),
+            ],
+        ),
+        "sinusoidal" => ("Sinusoidal", vec![("longitude_of_center", meridian)]),
         _ => return None,
     };
+    let parameters = parameters
+        .into_iter()
+        .map(|(name, value)| Some((name, value?)));
+    let mut parameters: Vec<_> = parameters.collect::<Option<_>>()?;
     parameters.push(("false_easting", number("false_easting").unwrap_or(0.0)));
     parameters.push(("false_northing", number("false_northing").unwrap_or(0.0)));
     Some((projection, parameters))

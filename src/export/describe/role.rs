@@ -29,21 +29,7 @@ pub fn claim(
     image: Option<&ngff::ImageAxis>,
     name: Option<&str>,
 ) -> Claim {
-    let word = |name: &str| coordinate.and_then(|c| attributes::line(&c.attributes, name));
-    let of_axis = || by_axis(&word("axis")?);
-    let of_standard_name = || by_standard_name(&word("standard_name")?);
-    let units = coordinate.and_then(|c| c.units.as_deref());
-    let of_units = || {
-        units
-            .and_then(by_units)
-            .or_else(|| word("positive").map(|_| Role::Z))
-    };
-    let found = [
-        of_axis().map(|role| (Evidence::Axis, role)),
-        of_standard_name().map(|role| (Evidence::StandardName, role)),
-        of_units().map(|role| (Evidence::Units, role)),
-    ];
-    if let Some(found) = found.into_iter().flatten().next() {
+    if let Some(found) = coordinate.and_then(of_coordinate) {
         return Some(found);
     }
     match image.and_then(|axis| axis.kind.as_deref()) {
@@ -53,21 +39,31 @@ pub fn claim(
     }
 }
 
+fn of_coordinate(coordinate: &Coordinate) -> Claim {
+    let word = |name: &str| attributes::line(&coordinate.attributes, name);
+    if let Some(role) = word("axis").as_deref().and_then(by_axis) {
+        return Some((Evidence::Axis, role));
+    }
+    if let Some(role) = word("standard_name").as_deref().and_then(by_standard_name) {
+        return Some((Evidence::StandardName, role));
+    }
+    let of_units = coordinate.units.as_deref().and_then(by_units);
+    let role = of_units.or_else(|| word("positive").map(|_| Role::Z))?;
+    Some((Evidence::Units, role))
+}
+
 /// Assigns each role to at most one axis: to the one with the strongest evidence, and among equals
 /// to the last, since GDAL takes the last two dimensions for rows and columns.
 pub fn assign(claims: &[Claim], axes: &mut [DescribedAxis]) {
     for role in [Role::X, Role::Y, Role::Z, Role::Time] {
-        let claimed = |claim: &Claim| {
-            claim
-                .filter(|(_, claimed)| *claimed == role)
-                .map(|(evidence, _)| evidence)
-        };
-        let best = claims
-            .iter()
-            .enumerate()
-            .filter_map(|(i, claim)| Some((claimed(claim)?, i)))
-            .max();
-        if let Some(axis) = best.and_then(|(_, i)| axes.get_mut(i)) {
+        let claims = claims.iter().enumerate();
+        let best = claims.filter_map(|(i, claim)| match claim {
+            Some((evidence, claimed)) if *claimed == role => Some((*evidence, i)),
+            _ => None,
+        });
+        if let Some((_, i)) = best.max()
+            && let Some(axis) = axes.get_mut(i)
+        {
             axis.role = role;
         }
     }
@@ -86,12 +82,7 @@ fn by_axis(axis: &str) -> Option<Role> {
 
 /// Returns the role for a name of CF's standard name table.
 fn by_standard_name(name: &str) -> Option<Role> {
-    let is_level = |name: &str| {
-        let is_formula = name.starts_with("atmosphere_") || name.starts_with("ocean_");
-        name.starts_with("height")
-            || name.starts_with("depth")
-            || is_formula && name.ends_with("_coordinate")
-    };
+    let is_formula = name.starts_with("atmosphere_") || name.starts_with("ocean_");
     Some(match name {
         "longitude"
         | "grid_longitude"
@@ -104,7 +95,8 @@ fn by_standard_name(name: &str) -> Option<Role> {
         "time" => Role::Time,
         "altitude" | "air_pressure" | "model_level_number" | "geopotential_height" => Role::Z,
         "sea_water_pressure" | "air_potential_temperature" => Role::Z,
-        name if is_level(name) => Role::Z,
+        _ if name.starts_with("height") || name.starts_with("depth") => Role::Z,
+        _ if is_formula && name.ends_with("_coordinate") => Role::Z,
         _ => return None,
     })
 }
