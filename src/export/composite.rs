@@ -152,10 +152,8 @@ impl Composite {
             .parts
             .last()
             .map_or(0, |part| part.at.saturating_add(part.len));
-        self.push(
-            end.checked_next_multiple_of(step).unwrap_or(end) - end,
-            PartContent::Padding,
-        );
+        let next = end.checked_next_multiple_of(step).unwrap_or(end);
+        self.push(next - end, PartContent::Padding);
     }
 
     /// Appends the flat bytes of the array at `key`, with its present shape and dtype, its items in
@@ -177,21 +175,16 @@ impl Composite {
         range: Range<u64>,
         form: ItemForm,
     ) {
-        let shape = metadata.shape.clone();
-        let dtype = metadata.dtype.clone();
-        let start = range.start;
         // the caller has checked the size
-        let len = form.shown_size(range.end - start).unwrap_or(u64::MAX);
-        self.push(
-            len,
-            PartContent::Flat {
-                key,
-                shape,
-                dtype,
-                start,
-                form,
-            },
-        );
+        let len = form.shown_size(range.end - range.start).unwrap_or(u64::MAX);
+        let content = PartContent::Flat {
+            key,
+            shape: metadata.shape.clone(),
+            dtype: metadata.dtype.clone(),
+            start: range.start,
+            form,
+        };
+        self.push(len, content);
     }
 
     /// Appends values, `len` bytes of them or of each record.
@@ -232,11 +225,11 @@ impl Composite {
 
     /// Charges the memory of the file's own bytes to the memory limit.
     pub fn counted(self) -> Result<Self> {
-        let own = |part: &FilePart| match &part.content {
+        let sizes = self.parts.iter().map(|part| match &part.content {
             PartContent::Bytes(bytes) | PartContent::Values { bytes, .. } => bytes.len(),
             _ => 0,
-        };
-        let bytes: usize = self.parts.iter().map(own).sum();
+        });
+        let bytes: usize = sizes.sum();
         let memory = memory::take(bytes + self.parts.len() * size_of::<FilePart>())?.into();
         Ok(Composite { memory, ..self })
     }
@@ -281,25 +274,21 @@ impl Composite {
     /// the file, which has `count` records. There is one slice for all records of a part.
     pub fn slices(&self, offset: u64, len: usize, count: u64) -> Vec<FileSlice<'_>> {
         let end = offset.saturating_add(len as u64).min(self.size_with(count));
-        let fixed = self
+        let first = self
             .records
             .map_or(self.parts.len(), |records| records.first);
-        let parts = self
-            .parts
-            .iter()
-            .enumerate()
-            .take(fixed)
-            .skip(self.part_at(offset));
-        let parts = parts.take_while(|(_, part)| part.at < end && offset < end);
-        let mut slices: Vec<_> = parts
-            .map(|(number, part)| {
-                FileSlice::within(number, part, offset, end.min(part.at + part.len))
-            })
-            .collect();
-        if let Some(records) = self.records
-            && offset.max(records.at) < end
-        {
-            records.slices(&self.parts, offset, end, &mut slices);
+        let (header, record) = self.parts.split_at(first);
+        // what precedes the records is one record
+        let fixed = Records {
+            first: 0,
+            at: 0,
+            step: self.size,
+            count: 1,
+        };
+        let mut slices = Vec::new();
+        fixed.slices(header, offset, end.min(self.size), &mut slices);
+        if let Some(records) = self.records {
+            records.slices(record, offset, end, &mut slices);
         }
         slices
     }

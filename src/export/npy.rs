@@ -38,22 +38,16 @@ fn header(metadata: &ArrayMetadata) -> Vec<u8> {
         _ => shape.trim_end_matches(", ").to_string(),
     };
     let text = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': ({shape}), }}");
-    let padded = |before: usize| (before + text.len() + 1).next_multiple_of(ALIGNMENT);
-    // magic, version, and the length of the rest of the header in two or four bytes
-    let (before, total) = match padded(10) {
-        total if total - 10 <= usize::from(u16::MAX) => (10, total),
-        _ => (12, padded(12)),
-    };
     let mut header = b"\x93NUMPY".to_vec();
-    match before {
-        10 => {
-            header.extend([1, 0]);
-            header.extend(((total - before) as u16).to_le_bytes());
-        }
-        _ => {
-            header.extend([2, 0]);
-            header.extend(((total - before) as u32).to_le_bytes());
-        }
+    // magic, version, and the length of the rest of the header in two or four bytes
+    let mut total = (10 + text.len() + 1).next_multiple_of(ALIGNMENT);
+    if let Ok(len) = u16::try_from(total - 10) {
+        header.extend([1, 0]);
+        header.extend(len.to_le_bytes());
+    } else {
+        total = (12 + text.len() + 1).next_multiple_of(ALIGNMENT);
+        header.extend([2, 0]);
+        header.extend(((total - 12) as u32).to_le_bytes());
     }
     header.extend(text.bytes());
     header.resize(total - 1, b' ');
@@ -82,14 +76,8 @@ fn push_descr(dtype: &DType, json: &Value, text: &mut String) -> Option<()> {
         text.push_str(&format!("{comma}({}, ", quoted(&field.name)?));
         push_descr(&field.dtype, json.get(1)?, text)?;
         if !field.shape.is_empty() {
-            text.push_str(&format!(
-                ", ({})",
-                field
-                    .shape
-                    .iter()
-                    .map(|n| format!("{n}, "))
-                    .collect::<String>()
-            ));
+            let shape: String = field.shape.iter().map(|n| format!("{n}, ")).collect();
+            text.push_str(&format!(", ({shape})"));
         }
         text.push(')');
     }
@@ -100,8 +88,9 @@ fn push_descr(dtype: &DType, json: &Value, text: &mut String) -> Option<()> {
 /// Returns text as a Python string; `None` if it has characters that versions 1 and 2 of the format
 /// cannot hold.
 fn quoted(text: &str) -> Option<String> {
-    let plain = |c: char| (' '..='~').contains(&c) && c != '\'' && c != '\\';
-    text.chars().all(plain).then(|| format!("'{text}'"))
+    let mut bytes = text.bytes();
+    let is_plain = bytes.all(|c| matches!(c, b' '..=b'~') && c != b'\'' && c != b'\\');
+    is_plain.then(|| format!("'{text}'"))
 }
 
 #[cfg(test)]

@@ -58,14 +58,11 @@ fn heading(array: &Described) -> String {
         title if title == name => name,
         title => format!("{name}: {title}"),
     };
-    text.extend(
-        array
-            .units
-            .as_deref()
-            .map(|units| format!(" [{}]", spelling::line(units))),
-    );
-    let names = (0..array.axes.len()).map(|axis| spelling::axis_name(array, axis));
+    if let Some(units) = &array.units {
+        text.push_str(&format!(" [{}]", spelling::line(units)));
+    }
     let names = if array.axes.iter().any(|axis| axis.name.is_some()) {
+        let names = (0..array.axes.len()).map(|axis| spelling::axis_name(array, axis));
         format!(" ({})", list(names, ", "))
     } else {
         String::new()
@@ -75,22 +72,15 @@ fn heading(array: &Described) -> String {
         [len] => format!("{len}{names}"),
         shape => format!("{}{names}, the last one fastest", list(shape, " x ")),
     };
+    let item = item(metadata);
+    let size = array.size();
     text.push_str(&format!(
-        "\n\n  shape         {shape}\n  item          {}\n",
-        item(metadata)
+        "\n\n  shape         {shape}\n  item          {item}\n  data.raw      {size} bytes: the items and nothing else\n"
     ));
-    text.push_str(&format!(
-        "  data.raw      {} bytes: the items and nothing else\n",
-        array.size()
-    ));
-    if let (Some(_), _) | (_, Some(_)) = (array.scale, array.offset) {
-        let scale = array.scale.unwrap_or(1.0);
-        let offset = array.offset.unwrap_or(0.0);
-        text.push_str(&format!(
-            "  value         item * {} + {}\n",
-            float(scale),
-            float(offset)
-        ));
+    if array.scale.is_some() || array.offset.is_some() {
+        let scale = float(array.scale.unwrap_or(1.0));
+        let offset = float(array.offset.unwrap_or(0.0));
+        text.push_str(&format!("  value         item * {scale} + {offset}\n"));
     }
     text.extend(spelling::nodata(array).map(|nodata| format!("  missing       {nodata}\n")));
     text
@@ -116,17 +106,9 @@ fn item(metadata: &ArrayMetadata) -> String {
         DTypeKind::Object => "object",
         DTypeKind::Struct(_) => "fields, packed",
     };
-    let has_order = dtype.size() > 1
-        && !matches!(
-            dtype.kind(),
-            DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Struct(_)
-        );
-    let order = if !has_order {
-        ""
-    } else if dtype.is_big_endian() {
-        ", big-endian"
-    } else {
-        ", little-endian"
+    let order = match dtype.kind() {
+        DTypeKind::Bytes | DTypeKind::Void | DTypeKind::Struct(_) => String::new(),
+        _ => order(dtype),
     };
     let name = json::text(&metadata.dtype_json).and_then(|text| DType::canonical(text).ok());
     let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
@@ -138,15 +120,18 @@ fn without_numpy(data_type: &Value, dtype: &DType) -> String {
     let name = json::text(data_type)
         .or_else(|| json::text(data_type.get("name")?))
         .unwrap_or_default();
-    let order = match (dtype.size(), dtype.is_big_endian()) {
-        (0 | 1, _) => "",
-        (_, true) => ", big-endian",
-        (_, false) => ", little-endian",
-    };
     format!(
-        "{name}, which most programs see as bytes, {} bytes{order}",
-        dtype.size()
+        "{name}, which most programs see as bytes, {} bytes{}",
+        dtype.size(),
+        order(dtype)
     )
+}
+
+fn order(dtype: &DType) -> String {
+    match dtype.size() {
+        0 | 1 => String::new(),
+        _ => format!(", {}-endian", spelling::byte_order(dtype)),
+    }
 }
 
 #[cfg(test)]

@@ -35,21 +35,6 @@ pub struct FileSlice<'a> {
 }
 
 impl<'a> FileSlice<'a> {
-    /// Returns the slice of a part that does not repeat: from `offset`, or from its beginning, up
-    /// to `end` in the file.
-    pub(super) fn within(number: usize, part: &'a FilePart, offset: u64, end: u64) -> Self {
-        let at = offset.saturating_sub(part.at);
-        let begin = part.at.saturating_sub(offset) as usize;
-        FileSlice {
-            number,
-            part,
-            at,
-            len: (end - part.at - at) as usize,
-            begin,
-            gap: 0,
-        }
-    }
-
     /// Returns the runs of the slice: where each begins in the request, and which bytes of the
     /// slice it holds.
     pub fn pieces(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
@@ -86,26 +71,23 @@ impl<'a> FileSlice<'a> {
 }
 
 impl Records {
-    /// Appends the slices of a request from `offset` to `end`, which lies behind the beginning of
-    /// the records.
+    /// Appends the slices of a request from `offset` to `end`; `record` has the parts of a record.
     pub(super) fn slices<'a>(
         &self,
-        parts: &'a [FilePart],
+        record: &'a [FilePart],
         offset: u64,
         end: u64,
         out: &mut Vec<FileSlice<'a>>,
     ) {
+        if offset.max(self.at) >= end {
+            return;
+        }
         let from = offset.max(self.at) - self.at;
         let to = end - self.at;
-        let in_file = |at: u64| self.at + at % self.step;
-        let position = |part: &FilePart, at: u64| {
-            at / self.step * part.len + in_file(at).saturating_sub(part.at).min(part.len)
-        };
-        let record = parts.get(self.first..).unwrap_or_default();
         // a group may have thousands of variables, and most requests are small
         let touched = if from / self.step == (to - 1) / self.step {
-            let first = record.partition_point(|part| part.at + part.len <= in_file(from));
-            first..record.partition_point(|part| part.at <= in_file(to - 1))
+            let first = record.partition_point(|part| part.at + part.len <= self.in_first(from));
+            first..record.partition_point(|part| part.at <= self.in_first(to - 1))
         } else {
             0..record.len()
         };
@@ -115,22 +97,29 @@ impl Records {
             .take(touched.end)
             .skip(touched.start)
         {
-            let at = position(part, from);
-            let last = position(part, to);
+            let at = self.position(part, from);
+            let last = self.position(part, to);
             if at < last {
                 let begin = at / part.len * self.step + part.at + at % part.len - offset;
-                let gap = (self.step - part.len) as usize;
-                let number = self.first + i;
-                let len = (last - at) as usize;
                 out.push(FileSlice {
-                    number,
+                    number: self.first + i,
                     part,
                     at,
-                    len,
+                    len: (last - at) as usize,
                     begin: begin as usize,
-                    gap,
+                    gap: (self.step - part.len) as usize,
                 });
             }
         }
+    }
+
+    /// Returns the offset in the file of a position in the records, in the first of them.
+    fn in_first(&self, at: u64) -> u64 {
+        self.at + at % self.step
+    }
+
+    /// Returns how many bytes of a part precede a position in the records.
+    fn position(&self, part: &FilePart, at: u64) -> u64 {
+        at / self.step * part.len + self.in_first(at).saturating_sub(part.at).min(part.len)
     }
 }

@@ -79,13 +79,13 @@ fn header(array: &Described) -> Vec<u8> {
     };
     let is_big = array.size() > u64::from(u32::MAX) - MAX_HEADER;
     let strip = array.size() / raster.bands;
-    let length = |bytes: u64| {
+    let [offset, strip_length] = [0, strip].map(|bytes| {
         if is_big {
             TagValue::Long8(bytes)
         } else {
             TagValue::Long(bytes as u32)
         }
-    };
+    });
     let mut tags = Tags::from([
         (IMAGE_WIDTH, TagValue::Long(raster.columns as u32)),
         (IMAGE_LENGTH, TagValue::Long(raster.rows as u32)),
@@ -96,10 +96,10 @@ fn header(array: &Described) -> Vec<u8> {
         (COMPRESSION, TagValue::Short(vec![1])),
         // BlackIsZero
         (PHOTOMETRIC, TagValue::Short(vec![1])),
-        (STRIP_OFFSETS, length(0)),
+        (STRIP_OFFSETS, offset),
         (SAMPLES_PER_PIXEL, TagValue::Short(vec![1])),
         (ROWS_PER_STRIP, TagValue::Long(raster.rows as u32)),
-        (STRIP_BYTE_COUNTS, length(strip)),
+        (STRIP_BYTE_COUNTS, strip_length),
         (SAMPLE_FORMAT, TagValue::Short(vec![format])),
     ]);
     let description = match ome::description(array, &raster) {
@@ -151,8 +151,9 @@ impl Layout {
             .map(|(id, value)| (*id, self.field(value, begin, &mut shared)))
             .collect();
         let first = begin + shared.len() as u64;
-        let size = |page: u64| self.directory_size(tags.len() as u64 - u64::from(page > 0));
-        let flat = (first + size(0) + (pages - 1) * size(1)).next_multiple_of(ALIGNMENT);
+        let size = self.directory_size(tags.len() as u64);
+        let other_size = self.directory_size(tags.len() as u64 - 1);
+        let flat = (first + size + (pages - 1) * other_size).next_multiple_of(ALIGNMENT);
 
         let mut file = HeaderFields::new(self.is_big_endian);
         file.bytes(if self.is_big_endian { b"MM" } else { b"II" });
@@ -166,13 +167,13 @@ impl Layout {
         self.offset(first, &mut file);
         file.bytes(&shared.into_bytes());
         for page in 0..pages {
-            let next = file.len() as u64 + size(page);
-            let own = || {
-                tags.iter()
-                    .filter(|(id, _)| page == 0 || **id != DESCRIPTION)
-            };
-            self.count(own().count() as u64, &mut file);
-            for (id, value) in own() {
+            let is_first = page == 0;
+            let next = file.len() as u64 + if is_first { size } else { other_size };
+            self.count(tags.len() as u64 - u64::from(!is_first), &mut file);
+            for (id, value) in tags
+                .iter()
+                .filter(|(id, _)| is_first || **id != DESCRIPTION)
+            {
                 file.put(id.to_le_bytes());
                 file.put(value.kind().to_le_bytes());
                 self.offset(value.count(), &mut file);

@@ -2,11 +2,11 @@
 //! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers since
 //! version 3.7 and 64-bit integers since 3.5.
 
-use super::described::{Coordinates, Described};
+use super::described::{Coordinates, Crs, Described};
 use super::raster::{self, Raster};
 use super::spelling::{self, float, floats, xml};
 use super::{Composite, FormatSpec};
-use crate::util::json::{self, Value};
+use crate::util::json;
 use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
 
@@ -33,10 +33,12 @@ const MAX_ATTRIBUTE: usize = 1000;
 /// Returns whether the array holds numbers, a row has fewer than 2^31 bytes, and there are at most
 /// 65536 bands.
 fn fits(metadata: &ArrayMetadata) -> bool {
-    let row = |raster: Raster| raster.columns.saturating_mul(metadata.dtype.size() as u64);
+    let size = metadata.dtype.size() as u64;
     data_type(metadata).is_some()
-        && Raster::of(metadata)
-            .is_some_and(|raster| raster.bands <= MAX_BANDS && row(raster) <= i32::MAX as u64)
+        && Raster::of(metadata).is_some_and(|raster| {
+            let row = raster.columns.saturating_mul(size);
+            raster.bands <= MAX_BANDS && row <= i32::MAX as u64
+        })
 }
 
 /// Number of bands whose text is generated together when a part of it is read.
@@ -67,17 +69,15 @@ fn file(array: &Described) -> Composite {
         usize::MAX
     };
     let leading = array.axes.len().saturating_sub(2);
-    let mut axes = array.axes.clone();
-    // labels show only the coordinates of leading dimensions
-    axes.iter_mut()
-        .skip(leading)
-        .for_each(|axis| axis.coordinates = Coordinates::Unknown);
-    let labels = Described {
-        axes,
+    let mut labels = Described {
         attributes: Arc::default(),
         crs: None,
         ..array.clone()
     };
+    // labels show only the coordinates of leading dimensions
+    for axis in labels.axes.iter_mut().skip(leading) {
+        axis.coordinates = Coordinates::Unknown;
+    }
     let same = Arc::new(EachBand {
         raster,
         data_type,
@@ -174,13 +174,14 @@ fn place(array: &Described) -> String {
         return String::new();
     };
     let mut text = String::new();
-    let crs = array.crs.as_ref();
-    if let Some(crs) = crs.and_then(|crs| {
-        crs.wkt
-            .as_ref()
-            .or(crs.authority.as_ref())
-            .or(crs.projjson.as_ref())
-    }) {
+    if let Some(Crs {
+        wkt,
+        authority,
+        projjson,
+        ..
+    }) = &array.crs
+        && let Some(crs) = wkt.as_ref().or(authority.as_ref()).or(projjson.as_ref())
+    {
         text.push_str(&format!("  <SRS>{}</SRS>\n", xml(crs)));
     }
     let numbers = floats([placed.x, placed.dx, 0.0, placed.y, 0.0, placed.dy], ", ");
@@ -189,18 +190,23 @@ fn place(array: &Described) -> String {
 
 /// Writes the attributes that are plain texts and numbers as GDAL's metadata.
 fn attributes(array: &Described) -> String {
-    let item = |(name, value): (&String, &Value)| {
-        let plain = json::text(value)
-            .map(str::to_string)
-            .or_else(|| json::float(value).map(|_| json::write(value)));
-        let shown = plain.filter(|text| text.len() <= MAX_ATTRIBUTE && !name.starts_with('_'))?;
-        Some(format!(
-            "    <MDI key=\"{}\">{}</MDI>\n",
-            xml(&spelling::line(name)),
-            xml(&shown)
-        ))
-    };
-    let items: String = array.attributes.iter().filter_map(item).collect();
+    let mut items = String::new();
+    for (name, value) in array
+        .attributes
+        .iter()
+        .filter(|(name, _)| !name.starts_with('_'))
+    {
+        let shown = match json::text(value) {
+            Some(text) => text.to_string(),
+            None if json::float(value).is_some() => json::write(value),
+            None => continue,
+        };
+        if shown.len() <= MAX_ATTRIBUTE {
+            let name = xml(&spelling::line(name));
+            let shown = xml(&shown);
+            items.push_str(&format!("    <MDI key=\"{name}\">{shown}</MDI>\n"));
+        }
+    }
     if items.is_empty() {
         items
     } else {
@@ -210,24 +216,22 @@ fn attributes(array: &Described) -> String {
 
 /// Writes the missing value, the unit and the scaling of each band.
 fn meaning(array: &Described, letters: usize) -> String {
+    let unit = array.units.as_deref().map(spelling::line);
     let elements = [
         (
             "NoDataValue",
             spelling::nodata(array).map(|nodata| nodata.to_string()),
         ),
-        (
-            "UnitType",
-            array
-                .units
-                .as_deref()
-                .map(|units| xml(&short(&spelling::line(units), letters))),
-        ),
+        ("UnitType", unit.map(|unit| xml(&short(&unit, letters)))),
         ("Offset", array.offset.filter(|x| x.is_finite()).map(float)),
         ("Scale", array.scale.filter(|x| x.is_finite()).map(float)),
     ];
-    let element =
-        |(name, value): (&str, Option<String>)| Some(format!("    <{name}>{}</{name}>\n", value?));
-    elements.into_iter().filter_map(element).collect()
+    let known = elements
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    known
+        .map(|(name, value)| format!("    <{name}>{value}</{name}>\n"))
+        .collect()
 }
 
 #[cfg(test)]

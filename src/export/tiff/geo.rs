@@ -85,12 +85,14 @@ fn metadata(array: &Described) -> Option<String> {
             array.units.as_deref().map(spelling::line),
         ),
     ];
-    let item = |(name, role, value): (&str, &str, Option<String>)| {
-        let value = spelling::xml(&value.filter(|value| !value.is_empty())?);
-        Some(format!(
-            "  <Item name=\"{name}\" sample=\"0\" role=\"{role}\">{value}</Item>\n"
-        ))
-    };
-    let items: String = items.into_iter().filter_map(item).collect();
-    (!items.is_empty()).then(|| format!("<GDALMetadata>\n{items}</GDALMetadata>\n"))
+    let mut text = String::new();
+    for (name, role, value) in items {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            let value = spelling::xml(&value);
+            text.push_str(&format!(
+                "  <Item name=\"{name}\" sample=\"0\" role=\"{role}\">{value}</Item>\n"
+            ));
+        }
+    }
+    (!text.is_empty()).then(|| format!("<GDALMetadata>\n{text}</GDALMetadata>\n"))
 }

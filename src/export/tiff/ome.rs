@@ -109,13 +109,11 @@ fn stack(array: &Described) -> Option<Vec<(char, u64)>> {
         };
         stack.push((letter, axis.len));
     }
-    let lacks = |letter: &char| stack.iter().all(|(known, _)| known != letter);
-    let missing: Vec<_> = STACK
-        .into_iter()
-        .filter(lacks)
-        .map(|letter| (letter, 1))
-        .collect();
-    stack.extend(missing);
+    for letter in STACK {
+        if stack.iter().all(|(known, _)| *known != letter) {
+            stack.push((letter, 1));
+        }
+    }
     Some(stack)
 }
 

@@ -125,38 +125,34 @@ impl VrtContent {
         edits
             .attributes
             .extend(gone.map(|name| (name.clone(), None)));
-        let is_same = |name: &&str| match (self.others.get(*name), new.others.get(*name)) {
-            (Some(old), Some(new)) => {
-                old == new || numbers(old).is_some_and(|old| Some(old) == numbers(new))
-            }
-            (old, new) => old == new,
-        };
-        edits.lost = KNOWN
-            .iter()
-            .filter(|name| !is_same(name))
-            .map(|name| name.to_string())
-            .collect();
+        let lost =
+            KNOWN.iter().filter(
+                |name| match (self.others.get(**name), new.others.get(**name)) {
+                    (Some(old), Some(new)) => {
+                        old != new && numbers(old).is_none_or(|old| Some(old) != numbers(new))
+                    }
+                    (old, new) => old != new,
+                },
+            );
+        edits.lost = lost.map(|name| name.to_string()).collect();
         Some(edits)
     }
 }
 
 /// Converts the text of an attribute; it stays a number if it was one.
 fn value(text: &str, before: Option<&Value>) -> Value {
-    let number = || {
-        json::parse(text.as_bytes())
-            .ok()
-            .filter(|value| matches!(value, Value::Number(_)))
-    };
-    match before {
-        Some(Value::Number(_)) => number().unwrap_or_else(|| text.into()),
+    match (before, json::parse(text.as_bytes())) {
+        (Some(Value::Number(_)), Ok(number @ Value::Number(_))) => number,
         _ => text.into(),
     }
 }
 
 /// Parses numbers and rounds them to 12 digits, since GDAL spells them differently.
 fn numbers(text: &str) -> Option<Vec<String>> {
-    let number = |word: &str| word.trim().parse::<f64>().ok().map(|x| format!("{x:.12e}"));
-    text.split(',').map(number).collect()
+    let numbers = text.split(',').map(|word| word.trim().parse::<f64>().ok());
+    numbers
+        .map(|number| Some(format!("{:.12e}", number?)))
+        .collect()
 }
 
 fn attribute(start: &BytesStart, name: &str) -> Option<String> {
