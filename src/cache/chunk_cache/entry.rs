@@ -123,19 +123,18 @@ impl CachedChunk {
             }
             (CachedChunk::Blocks(d), ChunkPart::Bytes { start: offset, .. }) => {
                 let n = offset / d.index.block_size();
-                let block_start = n * d.index.block_size();
-                let tag = d.tag;
-                let decoded = |(bytes, at)| DecodedPart {
+                let block = lock(&d.blocks).get(n)?.clone()?;
+                let (bytes, at) = match block {
+                    Ok(block) => block,
+                    Err(e) => return Some(Err((*e).clone())),
+                };
+                let part = DecodedPart {
                     bytes,
-                    start: block_start + at,
-                    tag,
+                    start: n * d.index.block_size() + at,
+                    tag: d.tag,
                     sources: None,
                 };
-                let block = lock(&d.blocks).get(n)?.clone()?;
-                match block.map(decoded) {
-                    Ok(part) => part.at(offset).is_some().then_some(Ok(Some(part))),
-                    Err(e) => Some(Err((*e).clone())),
-                }
+                part.at(offset).is_some().then_some(Ok(Some(part)))
             }
             (CachedChunk::Blocks(_), ChunkPart::Whole) => None,
             (CachedChunk::Window(bytes, sources), _) => {

@@ -34,16 +34,20 @@ impl Cache {
         array: &Array,
         chunks: &[ChunkId],
     ) -> (Vec<Neighbors>, Vec<ChunkId>) {
-        let lacks =
-            |chunk: &ChunkId| !self.holds(array, CachedItem::Chunk(*chunk), ChunkPart::Whole);
-        let is_held = |chunk: &ChunkId| {
-            self.lock()
-                .slots
-                .contains(&(array.id(), CachedItem::Chunk(*chunk)))
-        };
-        // a chunk that is held since an older opening is confirmed by a smaller request
-        let (mut single, new): (Vec<ChunkId>, Vec<ChunkId>) =
-            chunks.iter().copied().filter(lacks).partition(is_held);
+        let mut single = Vec::new();
+        let mut new = Vec::new();
+        for &chunk in chunks {
+            let item = CachedItem::Chunk(chunk);
+            if self.holds(array, item, ChunkPart::Whole) {
+                continue;
+            }
+            // a chunk that is held since an older opening is confirmed by a smaller request
+            if self.lock().slots.contains(&(array.id(), item)) {
+                single.push(chunk);
+            } else {
+                new.push(chunk);
+            }
+        }
         let groups = array.neighbors(&new);
         let grouped: HashSet<ChunkId> = groups
             .iter()
@@ -57,8 +61,8 @@ impl Cache {
     /// them, or if their object was replaced.
     pub(in crate::cache) fn prefetch_neighbors(&self, array: &Array, neighbors: &Neighbors) {
         if !self.load_neighbors(array, neighbors) {
-            let one_by_one = |chunk: &ChunkId| self.prefetch(array, *chunk, ChunkPart::Whole);
-            let _ = neighbors.chunks.iter().all(one_by_one);
+            let mut chunks = neighbors.chunks.iter();
+            let _ = chunks.all(|chunk| self.prefetch(array, *chunk, ChunkPart::Whole));
         }
     }
 

@@ -63,11 +63,12 @@ impl Spills {
             let why = format!("{bytes} bytes, more than half of the {free} free");
             return Err(Error::invalid(why).context(directory.display()));
         }
-        let promise = |n: u64| n.checked_add(bytes).filter(|n| n <= limit);
-        if let Err(n) = self
-            .promised
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, promise)
-        {
+        let promised =
+            self.promised
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n: u64| {
+                    n.checked_add(bytes).filter(|n| n <= limit)
+                });
+        if let Err(n) = promised {
             return Err(Error::invalid(format!(
                 "{bytes} bytes, beside {n} in others more than the limit of {limit}"
             )));

@@ -99,6 +99,13 @@ impl Reader {
         offset <= self.end.saturating_add(disorder) && offset >= self.end.saturating_sub(disorder)
     }
 
+    /// Returns whether a request at `offset` lies a step of the same size away from the last one.
+    fn steps_to(&self, offset: u64) -> bool {
+        self.steps > 0
+            && self.pattern() != Pattern::Sequential
+            && offset.wrapping_sub(self.last) as i64 == self.step
+    }
+
     fn extend_row(&mut self, offset: u64, len: u64) {
         self.row = self.row.saturating_add(len);
         (self.last, self.end) = (offset, self.end.max(offset + len));
@@ -122,19 +129,13 @@ impl Reader {
 impl AccessHistory {
     /// Records a request. Returns its pattern, and the plan of its reader.
     pub fn record(&mut self, offset: u64, len: u64) -> (Pattern, &mut Plan) {
-        let step_of = |r: &Reader| offset.wrapping_sub(r.last) as i64;
-        let found = self
-            .readers
-            .iter()
-            .position(|r| r.continues(offset))
-            .map(|i| (i, true));
-        let strided =
-            |r: &Reader| r.steps > 0 && r.pattern() != Pattern::Sequential && step_of(r) == r.step;
-        let found = found.or_else(|| self.readers.iter().position(strided).map(|i| (i, false)));
-        let (mut reader, continues) = match found {
-            Some((i, continues)) => (self.readers.remove(i), continues),
-            None => (self.new_reader(offset), false),
+        let continued = self.readers.iter().position(|r| r.continues(offset));
+        let found = continued.or_else(|| self.readers.iter().position(|r| r.steps_to(offset)));
+        let mut reader = match found {
+            Some(i) => self.readers.remove(i),
+            None => self.new_reader(offset),
         };
+        let continues = continued.is_some();
         let before = reader.pattern();
         if continues {
             reader.extend_row(offset, len);
