@@ -115,25 +115,27 @@ fn own_program() -> Command {
         .env_clear()
         .stdin(Stdio::null())
         .stderr(Stdio::null());
-    let detach = || {
-        rustix::process::setsid()?;
-        // if it waits for the daemon, it ends with this process, or with the mount
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        // SAFETY: the call takes numbers alone and sets a flag on descriptors; none is closed here.
-        unsafe {
-            libc::syscall(
-                libc::SYS_close_range,
-                3,
-                libc::c_uint::MAX,
-                libc::CLOSE_RANGE_CLOEXEC,
-            )
-        };
-        Ok(())
-    };
     // SAFETY: the function makes three system calls, and allocates and locks nothing. They keep the
     // user, who may trace the child, from the terminal and the open files of root.
     unsafe { command.pre_exec(detach) };
     command
+}
+
+/// Separates a child process from this one, before it runs its program.
+fn detach() -> std::io::Result<()> {
+    rustix::process::setsid()?;
+    // if it waits for the daemon, it ends with this process, or with the mount
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // SAFETY: the call takes numbers alone and sets a flag on descriptors; none is closed here.
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            3,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    Ok(())
 }
 
 /// Runs the child of [`read_control`] or `start_guard`. Returns `None` in any other process.
@@ -150,11 +152,8 @@ fn guard(daemon: &str) -> std::io::Result<()> {
     // what ends the daemon in an orderly way must not end the guard before
     let mut signals = Signals::new([SIGUSR1, SIGTERM, SIGINT, SIGHUP])?;
     set_parent_process_death_signal(Some(Signal::USR1))?;
-    let is_alone = || {
-        rustix::process::getppid()
-            .is_none_or(|parent| parent.as_raw_nonzero().to_string() != daemon)
-    };
-    if !is_alone() {
+    let parent = rustix::process::getppid();
+    if parent.is_some_and(|parent| parent.as_raw_nonzero().to_string() == daemon) {
         let _ = signals.forever().find(|signal| *signal == SIGUSR1);
     }
     File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(b"1")

@@ -269,24 +269,28 @@ fn failed(path: &Path, e: Error) -> MountError {
 fn new_mount(request: &MountRequest) -> std::result::Result<(OwnedFd, OwnedFd), Errno> {
     let fuse = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let fs = mount::fsopen("fuse", mount::FsOpenFlags::FSOPEN_CLOEXEC)?;
-    let set = |name: &str, value: &str| mount::fsconfig_set_string(fs.as_fd(), name, value);
-    set("source", request.source)?;
-    set("subtype", FS_TYPE.trim_start_matches("fuse."))?;
-    set("fd", &fuse.as_raw_fd().to_string())?;
-    set("rootmode", "40000")?;
-    set("user_id", &rustix::process::getuid().as_raw().to_string())?;
-    set("group_id", &rustix::process::getgid().as_raw().to_string())?;
-    let flags = [
+    let fd = fuse.as_raw_fd().to_string();
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let gid = rustix::process::getgid().as_raw().to_string();
+    for (name, value) in [
+        ("source", request.source),
+        ("subtype", FS_TYPE.trim_start_matches("fuse.")),
+        ("fd", fd.as_str()),
+        ("rootmode", "40000"),
+        ("user_id", uid.as_str()),
+        ("group_id", gid.as_str()),
+    ] {
+        mount::fsconfig_set_string(fs.as_fd(), name, value)?;
+    }
+    for (is_set, flag) in [
         (true, "default_permissions"),
         (request.allow_other, "allow_other"),
         (request.read_only, "ro"),
-    ];
-    for (_, flag) in flags
-        .into_iter()
-        .chain([(request.sync, "sync")])
-        .filter(|(is_set, _)| *is_set)
-    {
-        mount::fsconfig_set_flag(fs.as_fd(), flag)?;
+        (request.sync, "sync"),
+    ] {
+        if is_set {
+            mount::fsconfig_set_flag(fs.as_fd(), flag)?;
+        }
     }
     mount::fsconfig_create(fs.as_fd())?;
     let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -347,23 +351,20 @@ fn mount_by_helper(
     directory: &OwnedFd,
     denied: Errno,
 ) -> std::result::Result<(OwnedFd, (MountPlace, MountEntry)), MountError> {
-    let is_ours = |m: &MountEntry| m.is_zarrfs() && m.source == request.source.as_bytes();
     let known: Vec<u64> = mounts()
         .map_err(MountError::Other)?
         .iter()
         .map(|m| m.id)
         .collect();
     let fuse = run_helper(request, directory, denied)?;
-    let here = || {
-        Ok(mounts_at(&path_of(directory)?)?
-            .pop()
-            .filter(|m| is_ours(m) && !known.contains(&m.id)))
+    let is_new = |m: &MountEntry| {
+        m.is_zarrfs() && m.source == request.source.as_bytes() && !known.contains(&m.id)
     };
-    let at = found(request.path, here).inspect_err(|_| {
-        let new = mounts()
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|m| is_ours(m) && !known.contains(&m.id));
+    let at = found(request.path, || {
+        Ok(mounts_at(&path_of(directory)?)?.pop().filter(is_new))
+    });
+    let at = at.inspect_err(|_| {
+        let new = mounts().unwrap_or_default().into_iter().filter(is_new);
         // if there are several, some belong to other users
         if let [astray] = new.collect::<Vec<_>>().as_slice() {
             let _ =
@@ -379,15 +380,14 @@ fn run_helper(
     denied: Errno,
 ) -> std::result::Result<OwnedFd, MountError> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    let other = |e: Errno| MountError::Other(Error::from(e).context("fusermount3"));
-    let (ours, theirs) = socketpair(
+    let sockets = socketpair(
         AddressFamily::UNIX,
         SocketType::STREAM,
         SocketFlags::empty(),
         None,
-    )
-    .map_err(other)?;
-    rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).map_err(other)?;
+    );
+    let (ours, theirs) = sockets.map_err(helper_failed)?;
+    rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).map_err(helper_failed)?;
     let source = request.source.replace('\\', "\\\\").replace(',', "\\,");
     let allow = if request.allow_other {
         ",allow_other"
@@ -416,9 +416,7 @@ fn run_helper(
         })?;
     drop(theirs);
     let fuse = receive_fd(&ours);
-    let output = child
-        .wait_with_output()
-        .map_err(|e| MountError::Other(Error::from(e).context("fusermount3")))?;
+    let output = child.wait_with_output().map_err(helper_failed)?;
     fuse.filter(|_| output.status.success()).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said
@@ -430,6 +428,11 @@ fn run_helper(
         MountError::Unavailable(format!("mount {}: {said}", request.path.display()))
     })
 }
+
+fn helper_failed(e: impl Into<Error>) -> MountError {
+    MountError::Other(e.into().context("fusermount3"))
+}
+
 fn receive_fd(socket: &OwnedFd) -> Option<OwnedFd> {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

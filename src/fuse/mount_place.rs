@@ -81,14 +81,7 @@ const MAX_LINKS: usize = 40;
 /// Follows the symbolic links of a path as the kernel does, up to the first place that `is_end`
 /// accepts, which is not entered.
 pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<FollowedPath> {
-    let names = |path: &Path| -> Vec<OsString> {
-        let names = path
-            .components()
-            .rev()
-            .filter(|name| matches!(name, Component::Normal(_) | Component::ParentDir));
-        names.map(|name| name.as_os_str().to_owned()).collect()
-    };
-    let mut left = names(&std::path::absolute(path)?);
+    let mut left = names_backwards(&std::path::absolute(path)?);
     let mut done = PathBuf::from("/");
     let mut links = 0;
     while let Some(name) = left.pop() {
@@ -112,7 +105,7 @@ pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<Fo
                 if target.is_absolute() {
                     done = PathBuf::from("/");
                 }
-                left.extend(names(&target));
+                left.extend(names_backwards(&target));
             }
             // no link
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => done = next,
@@ -133,17 +126,24 @@ pub fn follow(path: &Path, is_end: &dyn Fn(&Path) -> bool) -> std::io::Result<Fo
     })
 }
 
+/// Returns the names in a path, the last one first.
+fn names_backwards(path: &Path) -> Vec<OsString> {
+    let names = path
+        .components()
+        .rev()
+        .filter(|name| matches!(name, Component::Normal(_) | Component::ParentDir));
+    names.map(|name| name.as_os_str().to_owned()).collect()
+}
+
 /// Returns the absolute form of a path. Links are resolved up to the first mount of zarrfs, which
 /// has none.
 pub fn path_to_mount(path: &Path) -> std::io::Result<PathBuf> {
     let mounts = mounts().unwrap_or_default();
-    let is_mount = |place: &Path| {
-        mounts
-            .iter()
-            .rfind(|m| m.path == place)
-            .is_some_and(MountEntry::is_zarrfs)
-    };
-    Ok(follow(path, &is_mount)?.whole())
+    let followed = follow(path, &|place| {
+        let mount = mounts.iter().rfind(|m| m.path == place);
+        mount.is_some_and(MountEntry::is_zarrfs)
+    });
+    Ok(followed?.whole())
 }
 
 /// Returns the zarrfs mount that holds `path`, or `None` if there is none.
@@ -279,21 +279,15 @@ pub fn mounts() -> Result<Vec<MountEntry>> {
 /// Parses one line of mountinfo: `36 35 98:0 /root /mount/point options - type source
 /// super-options` (proc(5)).
 fn parse_mountinfo(line: &[u8]) -> Option<MountEntry> {
-    let text = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
     let mut fields = line.split(|&b| b == b' ');
-    let id = text(fields.next()?)?.parse().ok()?;
-    let device = text(fields.nth(1)?)?;
+    let id = text_of(fields.next()?)?.parse().ok()?;
+    let device = text_of(fields.nth(1)?)?;
     let path = unescape(fields.nth(1)?).into();
     let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next().unwrap_or_default()).into_vec();
-    let options = text(fields.next().unwrap_or_default())?;
-    let number = |name: &str| {
-        options
-            .split(',')
-            .find_map(|option| option.strip_prefix(name)?.parse().ok())
-    };
-    let owner = number("user_id=").zip(number("group_id="));
+    let options = text_of(fields.next().unwrap_or_default())?;
+    let owner = number_in(&options, "user_id=").zip(number_in(&options, "group_id="));
     Some(MountEntry {
         id,
         device,
@@ -302,6 +296,17 @@ fn parse_mountinfo(line: &[u8]) -> Option<MountEntry> {
         source,
         owner,
     })
+}
+
+fn text_of(field: &[u8]) -> Option<String> {
+    String::from_utf8(field.to_vec()).ok()
+}
+
+/// Returns the number after `name` in the options of a mount.
+fn number_in(options: &str, name: &str) -> Option<u32> {
+    options
+        .split(',')
+        .find_map(|option| option.strip_prefix(name)?.parse().ok())
 }
 
 /// Decodes the octal escapes of spaces and backslashes.
