@@ -6,9 +6,8 @@ use crate::cache::{Cache, FoundBytes, Prefetcher, SpillOptions, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use crate::stats::Stats;
-use crate::store::{Key, SubtreeLocks, escaped};
+use crate::store::{Key, Store, SubtreeLocks, escaped};
 use crate::util::pool::{Pool, PoolGrowth};
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -184,6 +183,15 @@ impl Fs {
         })
     }
 
+    /// Returns the tree that is mounted.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    fn store(&self) -> &dyn Store {
+        self.tree.hierarchy().store()
+    }
+
     /// Looks up a name and counts the lookup.
     ///
     /// # Errors
@@ -192,21 +200,17 @@ impl Fs {
     /// may.
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
         let (parent, name) = self.place(parent, name)?;
-        let missing = || match name.len() {
-            0..=MAX_NAME => Error::not_found("no such file"),
-            _ => Error::system(libc::ENAMETOOLONG),
+        let Some((node, attributes)) = self.find(&parent, &name)? else {
+            return Err(match name.len() {
+                0..=MAX_NAME => Error::not_found("no such file"),
+                _ => Error::system(libc::ENAMETOOLONG),
+            });
         };
-        let (node, attributes) = self.find(&parent, &name)?.ok_or_else(missing)?;
         let attributes = self.sized(&node, attributes)?;
         Ok(self.shown(Attributes {
             inode: self.tree.remember(node),
             ..attributes
         }))
-    }
-
-    /// Subtracts `count` lookups of an inode number.
-    pub fn forget(&self, inode: u64, count: u64) {
-        self.tree.forget(inode, count);
     }
 
     /// Returns the attributes of an inode.
@@ -245,26 +249,10 @@ impl Fs {
     /// root: `df` opens it.
     pub fn is_open(&self) -> bool {
         // a locked directory is being listed
-        let is_use = |directory: &Mutex<DirectoryStream>| {
-            directory.try_lock().map_or(true, |stream| stream.is_use())
-        };
-        self.files.any(|file| file.is_use()) || self.directories.any(is_use)
-    }
-
-    /// Returns the number of requests that count as use of the mount: see [`Tree::requests`].
-    pub fn requests(&self) -> u64 {
-        self.tree.requests()
-    }
-
-    /// Returns, once each time, whether the kernel keeps too many names: see
-    /// [`Tree::take_crowded`].
-    pub fn has_too_many_names(&self) -> bool {
-        self.tree.take_crowded()
-    }
-
-    /// Returns names that the kernel should forget: see [`Tree::least_used_names`].
-    pub fn least_used_names(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
-        self.tree.least_used_names(kept)
+        self.files.any(|file| file.is_use())
+            || self
+                .directories
+                .any(|directory| directory.try_lock().map_or(true, |stream| stream.is_use()))
     }
 
     /// Returns the useful number of concurrent requests to the store: more than one if it is
@@ -299,7 +287,7 @@ impl Fs {
         if for_writing {
             self.writable()?;
         }
-        self.settle_truncation(inode);
+        self.truncations.settle(inode);
         let node = self.tree.node(inode)?;
         if for_writing {
             self.tree.hierarchy().check_not_archived(&node.path())?;
@@ -321,7 +309,8 @@ impl Fs {
                 self.open_view(inode, &node, (key, view), for_writing)?
             }
             Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => {
-                self.open_composite_file(inode, &node, for_writing, direct)?
+                let (file, pages) = self.open_composite(inode, &node, for_writing, direct)?;
+                NewFile::new(Arc::new(file), pages)
             }
             Node::Metadata(key, file) => self.open_document(inode, key, *file)?,
             Node::Value(key) if self.drafts.get(key).is_some() => {
@@ -329,12 +318,7 @@ impl Fs {
             }
             Node::Value(key) => {
                 self.tree.check_plain(&node, key)?;
-                let file = self
-                    .tree
-                    .hierarchy()
-                    .store()
-                    .file(key)
-                    .map_err(|e| e.context(key))?;
+                let file = self.store().file(key).map_err(|e| e.context(key))?;
                 PlainFile::open(inode, file.map(|(file, _)| file))
             }
             Node::Unreadable(key) => {
@@ -466,13 +450,9 @@ impl Fs {
     /// dropped. Returns `None` for files whose pages the kernel does not keep while they are
     /// written.
     pub fn waiting_write(&self, handle: u64, offset: u64, len: usize) -> Option<WaitingWrite> {
-        Some(
-            self.files
-                .get(handle)
-                .ok()?
-                .as_flat()?
-                .begin_waiting_write(self, offset, len),
-        )
+        let file = self.files.get(handle).ok()?;
+        let range = offset..offset.saturating_add(len as u64);
+        Some(self.waiting.begin(file.as_flat()?.array.key(), range))
     }
 
     /// Returns the inode numbers of the `data.raw` of all arrays that are written through an open
@@ -556,14 +536,14 @@ impl Change<'_> {
     /// Stores everything written through an open file, at each close: see `OpenFile::flush`.
     pub fn flush(&self, handle: u64) -> Result<()> {
         let file = self.files.get(handle)?;
-        self.descriptor_closed(&*file, handle);
+        self.truncations.closed(file.inode(), handle);
         file.flush(self)
     }
 
     /// Stores everything written through an open file, and makes it durable.
     pub fn fsync(&self, handle: u64) -> Result<()> {
         self.files.get(handle)?.fsync(self)?;
-        self.tree.hierarchy().store().sync()
+        self.store().sync()
     }
 }
 

@@ -24,12 +24,12 @@ pub fn unmount_after(
 ) -> Result<(), CommandFailure> {
     start_thread("idle", move || {
         let pause = (timeout / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-        let mut requests = fs.requests();
+        let mut requests = fs.tree().requests();
         let mut idle_since = Instant::now();
         loop {
             thread::sleep(pause);
-            if fs.is_open() || fs.requests() != requests {
-                (requests, idle_since) = (fs.requests(), Instant::now());
+            if fs.is_open() || fs.tree().requests() != requests {
+                (requests, idle_since) = (fs.tree().requests(), Instant::now());
             } else if idle_since.elapsed() >= timeout && !is_kept(timeout, &fs, &mountpoint) {
                 return;
             }

@@ -185,21 +185,19 @@ impl DirectoryStream {
     }
 
     fn next_at(&mut self, position: u64) -> Result<Option<Name>> {
-        let dot = |name: &str, inode| {
-            Some(Name {
-                name: name.to_string(),
-                inode,
-                is_directory: true,
-            })
-        };
         if let Some(name) = self.pending.pop_front() {
             return name.map(Some);
         }
-        match position {
-            0 => Ok(dot(".", self.node.inode())),
-            1 => Ok(dot("..", self.node.parent_inode())),
-            _ => self.names.next().transpose(),
-        }
+        let (name, inode) = match position {
+            0 => (".", self.node.inode()),
+            1 => ("..", self.node.parent_inode()),
+            _ => return self.names.next().transpose(),
+        };
+        Ok(Some(Name {
+            name: name.to_string(),
+            inode,
+            is_directory: true,
+        }))
     }
 
     /// Takes the next names to be looked up together; `.` and `..` come alone. If the reply has

@@ -25,9 +25,7 @@ impl Fs {
     pub(super) fn encoded_file(&self, value: &EncodedValue) -> Result<File> {
         let array = &value.array;
         array.readable()?;
-        self.tree
-            .hierarchy()
-            .store()
+        self.store()
             .check_writable(array.key())
             .map_err(|e| e.context(array.key()))?;
         unnamed_file(&self.options.spill.directory)
@@ -71,12 +69,12 @@ impl Fs {
         file: &File,
     ) -> Result<()> {
         let candidate = array.with_value(*chunk, file)?;
-        let check = |member: ChunkId| match self.cache.get(&candidate, member, ChunkPart::Whole)? {
-            Some(part) => candidate.check_objects(member, part.bytes()),
-            None => Ok(()),
-        };
         for member in candidate.chunks_beside(*chunk) {
-            let checked = check(member);
+            let part = self.cache.get(&candidate, member, ChunkPart::Whole);
+            let checked = part.and_then(|part| match part {
+                Some(part) => candidate.check_objects(member, part.bytes()),
+                None => Ok(()),
+            });
             self.cache.discard_chunk(&candidate, member);
             checked.map_err(|e| {
                 if e.kind() == Kind::Damaged {
@@ -91,11 +89,7 @@ impl Fs {
 
     /// Copies a plain key into an unnamed file.
     pub(super) fn copy_of(&self, from: &Key) -> Result<File> {
-        let store = self.tree.hierarchy().store();
-        let stat = store
-            .stat(from)
-            .map_err(|e| e.context(from))?
-            .ok_or_else(Error::stale)?;
+        let stat = self.tree.stat(from)?;
         let file = unnamed_file(&self.options.spill.directory)?;
         self.in_pieces(from, 0..stat.size, |at, piece| {
             file.write_all_at(piece, at)?;

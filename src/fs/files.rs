@@ -39,8 +39,8 @@ pub trait OpenFile: Send + Sync {
     }
 
     /// Reads up to `len` bytes at `offset`, fewer only at the end of the file: from the cache, or
-    /// into `out`, replacing its content. The first attempt at each request is with [`Wait::Never`];
-    /// it records the request, so that the cache can load what comes next.
+    /// into `out`, replacing its content. The first attempt at each request, with [`Wait::Never`],
+    /// records the request, so that the cache can load what comes next.
     fn read(
         &self,
         fs: &Fs,

@@ -6,10 +6,8 @@ use super::{Change, Fs};
 use crate::array::Array;
 use crate::array::hierarchy::MetadataFile;
 use crate::error::{Error, Kind, Result};
-use crate::fs::tree::{EncodedValue, FLAT, Node};
+use crate::fs::tree::{FLAT, Node, chunk_named};
 use crate::store::Key;
-use crate::zarr::metadata::Separator;
-use std::sync::Arc;
 
 impl Fs {
     /// Fails if written bytes were lost and no close or fsync has reported the loss.
@@ -56,13 +54,15 @@ impl Fs {
     /// exist yet.
     pub(super) fn settle(&self, key: &Key, name: Option<&str>) {
         self.settle_object(&name.map_or_else(|| key.clone(), |name| key.join(name)));
-        let is_dirty = |array: &Arc<Array>| array.freshness().is_dirty();
-        let Some(array) = self.tree.hierarchy().cached_array(key).filter(is_dirty) else {
+        let Some(array) = self.tree.hierarchy().cached_array(key) else {
             return;
         };
+        if !array.freshness().is_dirty() {
+            return;
+        }
         let settled = match name {
             None => self.cache.hand_over(&array),
-            Some(name) => match array.grid().parse_chunk_key(name, Separator::Dot) {
+            Some(name) => match chunk_named(&array, name) {
                 Some(chunk) => self.cache.flush_chunk(&array, chunk),
                 None => Ok(()),
             },
@@ -91,24 +91,14 @@ impl Fs {
             (Node::Value(key), _) => return self.is_object_unsettled(key),
             _ => return false,
         };
-        let is_dirty = |array: Arc<Array>| array.freshness().is_dirty();
-        let path = || name.map_or_else(|| key.clone(), |name| key.join(name));
-        name != Some(FLAT)
-            && self
-                .tree
-                .hierarchy()
-                .cached_array(key)
-                .is_some_and(is_dirty)
-            || self.is_object_unsettled(&path())
+        let array = self.tree.hierarchy().cached_array(key);
+        name != Some(FLAT) && array.is_some_and(|array| array.freshness().is_dirty())
+            || self.is_object_unsettled(&name.map_or_else(|| key.clone(), |name| key.join(name)))
     }
 
     fn is_object_unsettled(&self, path: &Key) -> bool {
-        let is_dirty = |value: EncodedValue| value.array.freshness().is_dirty();
         self.cache.has_pending(|array| array.is_object_path(path))
-            || self
-                .tree
-                .encoded_value(path)
-                .is_ok_and(|value| value.is_some_and(is_dirty))
+            || matches!(self.tree.encoded_value(path), Ok(Some(value)) if value.array.freshness().is_dirty())
     }
 }
 
@@ -147,7 +137,7 @@ impl Change<'_> {
         if self.cache.is_in_vain(&done) {
             done
         } else {
-            done.and(self.tree.hierarchy().store().sync())
+            done.and(self.store().sync())
         }
     }
 
@@ -209,8 +199,6 @@ impl Change<'_> {
                 self.replace_encoded(&value, &self.file_of(bytes)?)
             }
             (None, DraftText::Memory(bytes)) => self
-                .tree
-                .hierarchy()
                 .store()
                 .put(key, bytes)
                 .map(drop)

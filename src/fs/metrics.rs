@@ -24,15 +24,12 @@ impl MetricText {
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let escaped = |value: &str| {
-            value
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n")
-        };
         let labels: Vec<String> = labels
             .iter()
-            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+            .map(|(name, value)| {
+                let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+                format!("{name}=\"{}\"", value.replace('\n', "\\n"))
+            })
             .collect();
         let labels = if labels.is_empty() {
             String::new()
@@ -70,7 +67,7 @@ impl Fs {
             "gauge",
             "The version of the program, and the store that it shows.",
         );
-        let store = self.tree.hierarchy().store().location();
+        let store = self.store().location();
         text.sample(
             "build_info",
             &[("version", env!("CARGO_PKG_VERSION")), ("store", &store)],

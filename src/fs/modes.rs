@@ -11,9 +11,7 @@ impl Fs {
     /// `parent`, if there is none.
     pub fn set_next_mode(&self, parent: u64, name: &str, mode: u32) -> Result<()> {
         let (parent, name) = self.place(parent, name)?;
-        self.tree
-            .hierarchy()
-            .store()
+        self.store()
             .set_mode(&parent.path().child(&name)?, mode, ModeTarget::Next)
     }
 
@@ -24,11 +22,7 @@ impl Fs {
         let Some(key) = self.own_key(&*self.tree.node(inode)?) else {
             return Ok(());
         };
-        let set = self
-            .tree
-            .hierarchy()
-            .store()
-            .set_mode(&key, mode, ModeTarget::Existing);
+        let set = self.store().set_mode(&key, mode, ModeTarget::Existing);
         set.map_err(|e| e.context(key))
     }
 
@@ -50,10 +44,11 @@ impl Fs {
     /// stored with a mode of its own, and for files that were just created, since `install` and
     /// rsync set the modes of such files.
     pub fn takes_any_mode(&self, inode: u64, thread: u32) -> bool {
-        let has_mode = |key: Key| matches!(self.tree.hierarchy().store().stat(&key), Ok(Some(stat)) if stat.permissions.is_some());
         self.tree.node(inode).is_ok_and(|node| {
             matches!(*node, Node::Value(_))
-                || self.own_key(&node).is_some_and(has_mode)
+                || self.own_key(&node).is_some_and(|key| {
+                    matches!(self.tree.find_stat(&key), Ok(Some(stat)) if stat.permissions.is_some())
+                })
                 || self.drafts.get(&node.path()).is_some()
                 || self.created_chunks.contains(&node.path())
                 || self.unlinked.is_created_by(&node.path(), thread)

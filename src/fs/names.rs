@@ -141,7 +141,7 @@ impl Fs {
                 Err(Error::new(Kind::System(libc::EPERM), why).context(key))
             }
             Target::Plain(key) => {
-                let store = self.tree.hierarchy().store();
+                let store = self.store();
                 let file = match store.writable_file(&key, true, exclusive) {
                     Err(e) if e.kind() == Kind::Unsupported => {
                         return self.create_plain(key, exclusive);
@@ -180,7 +180,7 @@ impl Fs {
     /// Creates a plain key in a store without files. An exclusive one is stored immediately, or two
     /// machines would both believe that they have created it.
     fn create_plain(&self, key: Key, exclusive: bool) -> Result<(Attributes, NewFile)> {
-        let store = self.tree.hierarchy().store();
+        let store = self.store();
         if exclusive
             && store
                 .put_if(&key, &[], Replaces::Nothing)
@@ -237,23 +237,14 @@ impl Fs {
                 }
                 self.tree.check_plain(node, key)?;
                 if let Some(value) = self.tree.encoded_value(key)? {
-                    let stat = self
-                        .tree
-                        .hierarchy()
-                        .store()
-                        .stat(key)
-                        .map_err(|e| e.context(key))?;
+                    let stat = self.tree.find_stat(key)?;
                     let exists = Some(stat.and_then(|stat| stat.permissions));
                     return Ok(self
                         .drafts
                         .open_encoded(node, inode, self.encoded_file(&value)?, exists)
                         .opened());
                 }
-                let file = self
-                    .tree
-                    .hierarchy()
-                    .store()
-                    .writable_file(key, false, false);
+                let file = self.store().writable_file(key, false, false);
                 if file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
                     let text = self.content_up_to(node, MAX_PLAIN)?.bytes;
                     return Ok(self
@@ -425,7 +416,7 @@ impl Fs {
 
     /// Returns the space of the store; `None` if the store does not know it.
     pub fn space(&self) -> Result<Option<Space>> {
-        self.tree.hierarchy().store().space()
+        self.store().space()
     }
 }
 
@@ -499,9 +490,10 @@ impl Change<'_> {
 
     pub(super) fn remove(&self, node: &Node) -> Result<()> {
         let was_draft = self.drafts.forget(&node.path()) | self.created_chunks.forget(&node.path());
-        let gone = || Error::system(libc::ENOENT);
-        match node {
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => Ok(()),
+        let was_stored = match node {
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => {
+                return Ok(());
+            }
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.stored_chunk(key, name)?;
                 // the array's shape and key must not change before the chunk is handed over as
@@ -512,11 +504,7 @@ impl Change<'_> {
                     // no file of the array stores what lies outside of it
                     array.store_objects()?;
                 }
-                if erased || was_draft {
-                    Ok(())
-                } else {
-                    Err(gone())
-                }
+                erased
             }
             Node::Metadata(key, file) => {
                 if self.changes_array(key, *file)? {
@@ -527,27 +515,25 @@ impl Change<'_> {
                     removed => removed?,
                 }
                 self.tree.document_changed();
-                Ok(())
+                return Ok(());
             }
             Node::Value(key) | Node::Unreadable(key) => {
                 let removed = match self.tree.encoded_value(key) {
                     Ok(Some(value)) => self.erase_encoded(&value)?,
-                    _ => self
-                        .tree
-                        .hierarchy()
-                        .store()
-                        .delete(key)
-                        .map_err(|e| e.context(key))?,
+                    _ => self.store().delete(key).map_err(|e| e.context(key))?,
                 };
                 self.tree.removed(node);
-                if removed || was_draft {
-                    Ok(())
-                } else {
-                    Err(gone())
-                }
+                removed
             }
-            Node::Directory(_) | Node::ViewDirectory(..) => Err(Error::system(libc::EISDIR)),
-            Node::ControlDirectory | Node::Control(_) => Err(Error::system(libc::EPERM)),
+            Node::Directory(_) | Node::ViewDirectory(..) => {
+                return Err(Error::system(libc::EISDIR));
+            }
+            Node::ControlDirectory | Node::Control(_) => return Err(Error::system(libc::EPERM)),
+        };
+        if was_stored || was_draft {
+            Ok(())
+        } else {
+            Err(Error::system(libc::ENOENT))
         }
     }
 

@@ -75,12 +75,8 @@ impl Fs {
         let mut memory = Grant::default();
         match node {
             Node::Value(key) => {
-                let store = self.tree.hierarchy().store();
-                let size = store
-                    .stat(key)
-                    .map_err(|e| e.context(key))?
-                    .ok_or_else(Error::stale)?
-                    .size;
+                let store = self.store();
+                let size = self.tree.stat(key)?.size;
                 if size > limit {
                     return Err(
                         Error::invalid(format!("{size} bytes, more than {limit}")).context(key)
@@ -124,7 +120,7 @@ impl Fs {
         let mut at = range.start;
         let mut piece = Vec::new();
         while at < range.end {
-            let store = self.tree.hierarchy().store();
+            let store = self.store();
             let end = range.end.min(at + PIECE);
             store
                 .get_range(from, at..end, &mut piece)
@@ -243,13 +239,10 @@ impl Change<'_> {
     }
 
     fn try_store_as(&self, source: &Node, target: &Target) -> Result<()> {
-        let store = self.tree.hierarchy().store();
+        let store = self.store();
         if let Node::Value(from) = source
             && let Some(to) = target.stored_key()
-            && let Some(permissions) = store
-                .stat(from)
-                .map_err(|e| e.context(from))?
-                .and_then(|stat| stat.permissions)
+            && let Some(permissions) = self.tree.find_stat(from)?.and_then(|stat| stat.permissions)
         {
             store.set_mode(&to, permissions.mode(), ModeTarget::Next)?;
         }
@@ -313,11 +306,9 @@ impl Change<'_> {
                 self.store_as(&source, &target)?;
             }
             (Node::Value(from), Target::Plain(to)) if is_partial(from.name()) => {
-                let put = self.tree.hierarchy().store().put_if(
-                    &to,
-                    &self.content(&source)?,
-                    Replaces::Nothing,
-                );
+                let put = self
+                    .store()
+                    .put_if(&to, &self.content(&source)?, Replaces::Nothing);
                 put.map_err(|e| e.context(&to))?
                     .ok_or_else(|| Error::system(libc::EEXIST))?;
             }
@@ -376,12 +367,7 @@ impl Change<'_> {
     ///
     /// EINVAL, with nothing written, if the file has another size.
     fn copy_into(&self, from: &Key, array: &Arc<Array>) -> Result<()> {
-        let store = self.tree.hierarchy().store();
-        let size = store
-            .stat(from)
-            .map_err(|e| e.context(from))?
-            .ok_or_else(Error::stale)?
-            .size;
+        let size = self.tree.stat(from)?.size;
         if size != array.size() {
             let why = format!(
                 "{size} bytes can't become the {} of an array's flat bytes",

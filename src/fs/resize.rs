@@ -242,14 +242,12 @@ impl Fs {
     fn reshape(&self, array: &Arc<Array>, size: u64) -> Result<Arc<Array>> {
         let key = array.key();
         let shape = &array.metadata().shape;
-        let fixed = || Error::system(libc::EFBIG).context(format!("{key}: rows of no size"));
-        let inner = shape.get(1..).ok_or_else(fixed)?;
         let item = array.metadata().dtype.size() as u64;
-        let row = inner
-            .iter()
-            .try_fold(item, |n, &len| n.checked_mul(len))
-            .filter(|n| *n > 0)
-            .ok_or_else(fixed)?;
+        let inner = shape.get(1..).unwrap_or_default();
+        let row = inner.iter().try_fold(item, |n, &len| n.checked_mul(len));
+        let Some(row) = row.filter(|row| *row > 0 && !shape.is_empty()) else {
+            return Err(Error::system(libc::EFBIG).context(format!("{key}: rows of no size")));
+        };
         let rows = size.div_ceil(row);
         let mut now = array.clone();
         if rows != shape[0] {
@@ -294,8 +292,8 @@ impl Change<'_> {
     /// caller reports that of the write.
     pub(super) fn undo_growth(&self, growth: HiddenGrowth) {
         let (before, end) = growth.size;
-        let is_latest = |array: Arc<Array>| self.resizing.end(&array) == end;
-        if self.tree.array(&growth.key).is_ok_and(is_latest)
+        let array = self.tree.array(&growth.key);
+        if array.is_ok_and(|array| self.resizing.end(&array) == end)
             && let Err(e) = self.truncate(&growth.key, before, Added::FillValue)
         {
             log::warn!(

@@ -197,10 +197,7 @@ impl Tree {
     /// ESTALE if the chunk is outside the array's grid.
     pub fn chunk(&self, key: &Key, name: &str) -> Result<(Arc<Array>, ChunkId)> {
         let array = self.array(key)?;
-        let chunk = array
-            .grid()
-            .parse_chunk_key(name, Separator::Dot)
-            .ok_or_else(Error::stale)?;
+        let chunk = chunk_named(&array, name).ok_or_else(Error::stale)?;
         Ok((array, chunk))
     }
 
@@ -402,6 +399,11 @@ impl Tree {
     pub fn live_nodes(&self) -> usize {
         self.live.len()
     }
+}
+
+/// Returns the chunk of an array that has this name in the mount.
+pub fn chunk_named(array: &Array, name: &str) -> Option<ChunkId> {
+    array.grid().parse_chunk_key(name, Separator::Dot)
 }
 
 /// Returns whether the array's flat bytes can be shown.

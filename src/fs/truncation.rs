@@ -140,7 +140,7 @@ impl Truncations {
     }
 
     /// Records that a descriptor of an open file was closed, perhaps not the last one.
-    fn closed(&self, inode: u64, handle: u64) {
+    pub fn closed(&self, inode: u64, handle: u64) {
         self.with(inode, |file| {
             if file.owners.contains(&handle) {
                 file.closing = Some(handle);
@@ -177,7 +177,7 @@ impl Truncations {
     }
 
     /// Waits until it is known whether a file of which a descriptor was closed is released.
-    fn settle(&self, inode: u64) {
+    pub fn settle(&self, inode: u64) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -209,11 +209,6 @@ impl Fs {
             },
             None => attributes,
         }
-    }
-
-    /// Waits until it is known whether a truncated file that is opened is released.
-    pub(super) fn settle_truncation(&self, inode: u64) {
-        self.truncations.settle(inode);
     }
 
     /// Returns how many of the bytes from `offset` on a truncated file has. A chunk file whose new
@@ -272,11 +267,6 @@ impl Fs {
         self.files.last_of(thread, |file| {
             file.inode() == inode && !file.written_arrays().is_empty()
         })
-    }
-
-    /// Records the close of a descriptor.
-    pub(super) fn descriptor_closed(&self, file: &dyn OpenFile, handle: u64) {
-        self.truncations.closed(file.inode(), handle);
     }
 }
 

@@ -88,10 +88,12 @@ impl WaitingWrites {
 impl WaitingList {
     /// Returns whether any of the writes up to the number `last` overlaps a range of flat bytes.
     fn overlaps(&self, key: &Key, range: &Range<u64>, last: u64) -> bool {
-        let meets = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-        self.writes
-            .iter()
-            .any(|write| write.number <= last && write.array == *key && meets(&write.range))
+        self.writes.iter().any(|write| {
+            write.number <= last
+                && write.array == *key
+                && write.range.start < range.end
+                && range.start < write.range.end
+        })
     }
 }
 

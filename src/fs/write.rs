@@ -137,14 +137,16 @@ impl Fs {
             .iter()
             .map(|(offset, bytes)| *offset..offset + bytes.len())
             .collect();
-        let guarded = |other: u64| StalePages {
-            inode: other,
-            // a write to `data.raw` waits for no pages, since the kernel holds those of `data.raw`
-            // while the write is in flight
-            is_awaited: other == flat,
-            guards: vec![guards.add(array, chunk, other, &ranges)],
-        };
-        others.into_iter().map(guarded).collect()
+        others
+            .into_iter()
+            .map(|other| StalePages {
+                inode: other,
+                // a write to `data.raw` waits for no pages, since the kernel holds those of
+                // `data.raw` while the write is in flight
+                is_awaited: other == flat,
+                guards: vec![guards.add(array, chunk, other, &ranges)],
+            })
+            .collect()
     }
 
     fn flat_inode(&self, array: &Key) -> u64 {

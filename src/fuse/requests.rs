@@ -7,7 +7,7 @@ use super::{FuseServer, MAX_BACKGROUND};
 use crate::cache::Wait;
 use crate::error::Error;
 use crate::fs::tree::Audience;
-use crate::fs::{Change, Fs, KernelPages, MAX_NAME, RequestKind, Seek, StalePages};
+use crate::fs::{Fs, KernelPages, MAX_NAME, RequestKind, Seek, StalePages};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
@@ -98,7 +98,7 @@ impl Filesystem for FuseServer {
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, count: u64) {
-        self.fs.forget(inode.0, count);
+        self.fs.tree().forget(inode.0, count);
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -134,14 +134,12 @@ impl Filesystem for FuseServer {
         self.dispatch(RequestKind::MayWait, move |fs| {
             let done = RequestInfo::of("setattr", inode).run(fs, || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
-                let is_other =
-                    |asked: Option<u32>, now: u32| asked.is_some_and(|asked| asked != now);
                 // the mount determines the owner, and the modes of what it makes
                 let taken = mode.filter(|_| fs.takes_any_mode(inode.0, thread));
                 let refused = mode.filter(|_| taken.is_none()).map(|mode| mode & 0o7777);
-                if is_other(refused, now.perm.into())
-                    || is_other(uid, now.uid)
-                    || is_other(gid, now.gid)
+                if refused.is_some_and(|mode| mode != u32::from(now.perm))
+                    || uid.is_some_and(|uid| uid != now.uid)
+                    || gid.is_some_and(|gid| gid != now.gid)
                 {
                     return Err(Error::system(libc::EPERM));
                 }
@@ -371,22 +369,15 @@ impl Filesystem for FuseServer {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let kind = |directory| {
-            if directory {
-                FileType::Directory
-            } else {
-                FileType::RegularFile
-            }
-        };
         self.dispatch(RequestKind::ReadDirectory, move |fs| {
             let done = RequestInfo::of("readdir", inode).run(fs, || {
                 fs.read_directory(handle.0, offset, |name, next| {
-                    reply.add(
-                        INodeNo(name.inode),
-                        next,
-                        kind(name.is_directory),
-                        &name.name,
-                    )
+                    let kind = if name.is_directory {
+                        FileType::Directory
+                    } else {
+                        FileType::RegularFile
+                    };
+                    reply.add(INodeNo(name.inode), next, kind, &name.name)
                 })
             });
             finish(done, reply, |reply, ()| reply.ok());
@@ -484,14 +475,13 @@ impl Filesystem for FuseServer {
         let names = self.names.clone();
         let exclusive = flags & libc::O_EXCL != 0;
         let truncate = flags & libc::O_TRUNC != 0;
-        let create = move |fs: &Change, request: &RequestInfo| {
-            fs.set_next_mode(parent.0, &request.name, mode)?;
-            fs.create(parent.0, &request.name, exclusive, truncate)
-        };
         self.change(
             request,
             reply,
-            create,
+            move |fs, request| {
+                fs.set_next_mode(parent.0, &request.name, mode)?;
+                fs.create(parent.0, &request.name, exclusive, truncate)
+            },
             move |reply, (attributes, opened)| {
                 let pages = match opened.pages {
                     KernelPages::None => FopenFlags::FOPEN_DIRECT_IO,
@@ -535,7 +525,7 @@ impl Filesystem for FuseServer {
                 let (attributes, opened) = fs.create(parent.0, &request.name, true, false)?;
                 let stored = fs.flush(opened.handle);
                 fs.release(opened.handle);
-                stored.inspect_err(|_| fs.forget(attributes.inode, 1))?;
+                stored.inspect_err(|_| fs.tree().forget(attributes.inode, 1))?;
                 Ok(fs.attributes(attributes.inode).unwrap_or(attributes))
             },
         );
@@ -630,22 +620,22 @@ impl Filesystem for FuseServer {
         let value = value.to_vec();
         let create = flags & libc::XATTR_CREATE != 0;
         let replace = flags & libc::XATTR_REPLACE != 0;
-        let set = move |fs: &Change, _: &RequestInfo| {
-            fs.set_xattr(inode.0, &name, Some(&value), create, replace)
-        };
-        self.change(RequestInfo::of("setxattr", inode), reply, set, send_ok);
+        self.change(
+            RequestInfo::of("setxattr", inode),
+            reply,
+            move |fs, _| fs.set_xattr(inode.0, &name, Some(&value), create, replace),
+            send_ok,
+        );
     }
 
     fn removexattr(&self, _: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let Some(name) = name.to_str().map(str::to_string) else {
             return reply.error(Errno::EILSEQ);
         };
-        let remove =
-            move |fs: &Change, _: &RequestInfo| fs.set_xattr(inode.0, &name, None, false, false);
         self.change(
             RequestInfo::of("removexattr", inode),
             reply,
-            remove,
+            move |fs, _| fs.set_xattr(inode.0, &name, None, false, false),
             send_ok,
         );
     }
@@ -707,8 +697,12 @@ impl Filesystem for FuseServer {
         if !is_punch {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        let punch = move |fs: &Change, _: &RequestInfo| fs.punch(handle.0, offset, len);
-        self.change(RequestInfo::of("fallocate", inode), reply, punch, send_ok);
+        self.change(
+            RequestInfo::of("fallocate", inode),
+            reply,
+            move |fs, _| fs.punch(handle.0, offset, len),
+            send_ok,
+        );
     }
 
     fn lseek(

@@ -15,7 +15,7 @@ use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::{ChunkPart, FoundBytes, Wait};
 use crate::error::{Error, Kind, Result};
-use crate::fs::tree::{Attributes, Node};
+use crate::fs::tree::{Attributes, Node, chunk_named};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
@@ -23,7 +23,7 @@ use crate::store::Key;
 use crate::util::memory::{self, lock};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::layout;
-use crate::zarr::metadata::{Order, Separator};
+use crate::zarr::metadata::Order;
 use draft::ChunkDraft;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -69,10 +69,7 @@ impl ChunkFile {
     }
 
     fn chunk(&self, array: &Array) -> Result<ChunkId> {
-        array
-            .grid()
-            .parse_chunk_key(&self.name, Separator::Dot)
-            .ok_or_else(Error::stale)
+        chunk_named(array, &self.name).ok_or_else(Error::stale)
     }
 
     /// Returns the path in the mount.
@@ -383,9 +380,10 @@ impl OpenFile for ChunkFile {
             inode: self.inode,
             ..mode
         };
-        let write =
-            |array: &Arc<Array>| self.write_current(fs, &mut draft, array, offset, data, mode);
-        Ok(self.array.write_latest(fs, mode.wait, write)?.flatten())
+        let written = self.array.write_latest(fs, mode.wait, |array| {
+            self.write_current(fs, &mut draft, array, offset, data, mode)
+        });
+        Ok(written?.flatten())
     }
 
     fn flush(&self, fs: &Change) -> Result<()> {
@@ -394,8 +392,9 @@ impl OpenFile for ChunkFile {
     }
 
     fn fsync(&self, fs: &Change) -> Result<()> {
-        let store = || fs.flush_array(&*self.array.latest(fs)?);
-        let stored = self.store(fs).and_then(|()| store());
+        let stored = self
+            .store(fs)
+            .and_then(|()| fs.flush_array(&*self.array.latest(fs)?));
         self.record
             .answer(fs.with_losses(&self.array.key(), stored))
     }
@@ -448,11 +447,8 @@ impl Fs {
             array.writable()?;
         }
         // one outside the shape can only be removed
-        let outside = || Error::not_found("outside the array's shape");
-        let chunk = array
-            .grid()
-            .parse_chunk_key(name, Separator::Dot)
-            .ok_or_else(outside)?;
+        let chunk = chunk_named(&array, name)
+            .ok_or_else(|| Error::not_found("outside the array's shape"))?;
         let mut pages = KernelPages::None;
         let is_created = self.created_chunks.contains(&key.join(name));
         // take the version before the opening begins: pages that are newer than their recorded
@@ -553,10 +549,7 @@ impl Fs {
         wait: Wait,
         out: &mut Vec<u8>,
     ) -> Result<FoundBytes> {
-        let chunk = array
-            .grid()
-            .parse_chunk_key(name, Separator::Dot)
-            .ok_or_else(Error::stale)?;
+        let chunk = chunk_named(array, name).ok_or_else(Error::stale)?;
         let piece = match self.cache.peek(array, chunk, ChunkPart::Whole) {
             Some(piece) => piece?,
             None if wait == Wait::Never => return Ok(FoundBytes::MustWait),
@@ -580,6 +573,6 @@ impl Fs {
 /// Returns the size in bytes of a chunk file that was created; 0 if the array has lost the chunk
 /// meanwhile.
 fn created_size(array: &Array, name: &str) -> u64 {
-    let chunk = array.grid().parse_chunk_key(name, Separator::Dot);
+    let chunk = chunk_named(array, name);
     chunk.map_or(0, |chunk| array.grid().chunk_size(chunk) as u64)
 }

@@ -9,9 +9,9 @@ mod held;
 mod items;
 mod replace;
 
+use super::OpenFile;
 use super::flat::FlatFile;
 use super::items::{another_array, shown_items};
-use super::{NewFile, OpenFile};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
 use crate::error::{Error, Kind, Result};
@@ -77,9 +77,7 @@ struct FlatPart<'a> {
 }
 
 impl Fs {
-    /// Opens a header or container. In a read-only mount the kernel keeps what it reads until the
-    /// file is opened again; in other mounts each read must return writes through other files.
-    /// `direct` is set if the program asked for O_DIRECT.
+    /// Opens a header or container. `direct` is set if the program asked for O_DIRECT.
     pub(in crate::fs) fn open_composite(
         &self,
         inode: u64,
@@ -110,15 +108,11 @@ impl Fs {
                 array.freshness().begin_opening();
             }
         }
-        let takes_whole_items = |part: &FilePart| matches!(&part.content, PartContent::Flat { form, .. } if form.takes_whole_items());
-        let pages = if self.options.read_only && !self.options.direct_io {
-            KernelPages::Fresh
-        } else if for_writing && file.parts().iter().any(takes_whole_items) {
-            // pages of a writable map could not be written
-            KernelPages::None
-        } else {
-            KernelPages::Maps
-        };
+        let mut contents = file.parts().iter().map(|part| &part.content);
+        let takes_whole_items = contents.any(
+            |content| matches!(content, PartContent::Flat { form, .. } if form.takes_whole_items()),
+        );
+        let pages = self.pages_of_generated(for_writing && takes_whole_items);
         let open = CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh);
         let short_at_end = direct || open.short_at_end;
         Ok((
@@ -132,16 +126,18 @@ impl Fs {
         ))
     }
 
-    /// Opens a header or container for requests of the kernel.
-    pub(in crate::fs) fn open_composite_file(
-        &self,
-        inode: u64,
-        node: &Node,
-        for_writing: bool,
-        direct: bool,
-    ) -> Result<NewFile> {
-        let (file, pages) = self.open_composite(inode, node, for_writing, direct)?;
-        Ok(NewFile::new(Arc::new(file), pages))
+    /// Returns the pages that the kernel may keep of a file which is generated of arrays. In a
+    /// read-only mount it keeps what it reads until the file is opened again; in other mounts each
+    /// read must return writes through other files. Pages of a writable map could not be written if
+    /// only whole items can be.
+    pub(in crate::fs) fn pages_of_generated(&self, is_written_in_items: bool) -> KernelPages {
+        if self.options.read_only && !self.options.direct_io {
+            KernelPages::Fresh
+        } else if is_written_in_items {
+            KernelPages::None
+        } else {
+            KernelPages::Maps
+        }
     }
 }
 
@@ -341,18 +337,20 @@ impl CompositeFile {
         } else {
             data
         };
-        let in_file = |e: Error| e.context(self.node.path());
-        let refused = |_: &Error| self.refused.store(true, Ordering::Relaxed);
-        if self.is_held(fs, offset, data) {
+        let is_held = self.is_held(fs, offset, data);
+        let accepted = if is_held {
             self.write_held(fs, offset, data)
-                .inspect_err(refused)
-                .map_err(in_file)?;
-            return Ok(data.len());
+        } else {
+            self.check_write(fs, offset, data)
+        };
+        if accepted.is_err() {
+            self.refused.store(true, Ordering::Relaxed);
         }
-        self.check_write(fs, offset, data)
-            .inspect_err(refused)
-            .map_err(in_file)?;
-        self.write_slices(fs, offset, data, mode).map_err(in_file)
+        let written = match accepted {
+            Ok(()) if !is_held => self.write_slices(fs, offset, data, mode),
+            accepted => accepted.map(|()| data.len()),
+        };
+        written.map_err(|e| e.context(self.node.path()))
     }
 
     /// Writes bytes that [`CompositeFile::check_write`] has accepted. Returns their number, as
@@ -542,15 +540,15 @@ impl OpenFile for CompositeFile {
     }
 
     fn written_arrays(&self) -> Vec<Key> {
-        let key = |part: &FilePart| match &part.content {
+        if !self.writable {
+            return Vec::new();
+        }
+        let parts = self.file.parts().iter();
+        let keys = parts.filter_map(|part| match &part.content {
             PartContent::Flat { key, .. } => Some(key.clone()),
             _ => None,
-        };
-        if self.writable {
-            self.file.parts().iter().filter_map(key).collect()
-        } else {
-            Vec::new()
-        }
+        });
+        keys.collect()
     }
 
     fn write_record(&self) -> Option<&WriteRecord> {

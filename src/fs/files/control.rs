@@ -87,20 +87,18 @@ impl Fs {
                 json::write(&Value::Object(object)) + "\n"
             }
             _ => {
-                let plain = |v: &Value| v.as_str().map_or_else(|| json::write(v), str::to_string);
-                let mut text: String = values
-                    .iter()
-                    .map(|(n, v)| format!("{n:<20} {}\n", plain(v)))
-                    .collect();
-                let line = |p: &Problem| {
-                    format!(
-                        "problem              {} {}x {}\n",
-                        shown(p.at),
-                        p.count,
-                        p.message
-                    )
-                };
-                text.extend(problems.iter().map(line));
+                let mut text = String::new();
+                for (name, value) in &values {
+                    let value = value
+                        .as_str()
+                        .map_or_else(|| json::write(value), str::to_string);
+                    text.push_str(&format!("{name:<20} {value}\n"));
+                }
+                for problem in &problems {
+                    let Problem { at, count, message } = problem;
+                    let at = shown(*at);
+                    text.push_str(&format!("problem              {at} {count}x {message}\n"));
+                }
                 text
             }
         }

@@ -372,11 +372,7 @@ impl OpenFile for Draft {
             DraftText::File(_) => {
                 let key = self.node().path();
                 let end = offset.saturating_add(len as u64);
-                let got = fs
-                    .tree
-                    .hierarchy()
-                    .store()
-                    .get_range(&key, offset..end, out);
+                let got = fs.store().get_range(&key, offset..end, out);
                 got.map_err(|e| e.context(&key))?.ok_or_else(Error::stale)?;
             }
         }

@@ -8,7 +8,6 @@ use crate::array::{Array, VersionTag};
 use crate::cache::{FoundBytes, PrefetchState, Wait};
 use crate::error::{Error, Result};
 use crate::fs::resize::HiddenGrowth;
-use crate::fs::waiting::WaitingWrite;
 use crate::fs::write::WriteMode;
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
@@ -182,13 +181,6 @@ impl FlatFile {
         }
         self.stored.seek(&array, offset, target, has_holes)
     }
-
-    /// Records a write that has to wait for memory. Reads of its bytes wait until the returned
-    /// value is dropped.
-    pub fn begin_waiting_write(&self, fs: &Fs, offset: u64, len: usize) -> WaitingWrite {
-        fs.waiting
-            .begin(self.array.key(), offset..offset.saturating_add(len as u64))
-    }
 }
 
 impl Fs {
@@ -221,11 +213,11 @@ impl Fs {
     /// kernel drops them before it sends a write past the page cache, and a reader that overtakes
     /// the write fills them again.
     pub fn leaves_stale_pages(&self, handle: u64) -> bool {
-        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        let leaves = |flat: &FlatFile| is_set(&flat.is_past_pages) && is_set(&flat.is_shared);
-        self.files
-            .get(handle)
-            .is_ok_and(|file| file.as_flat().is_some_and(leaves))
+        self.files.get(handle).is_ok_and(|file| {
+            file.as_flat().is_some_and(|flat| {
+                flat.is_past_pages.load(Ordering::Relaxed) && flat.is_shared.load(Ordering::Relaxed)
+            })
+        })
     }
 
     /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's

@@ -65,8 +65,6 @@ impl OpenFile for PlainFile {
             }
             let end = offset.saturating_add(len as u64);
             let got = fs
-                .tree
-                .hierarchy()
                 .store()
                 .get_range(key, offset..end, out)
                 .map_err(|e| e.context(key))?;

@@ -45,14 +45,7 @@ impl Fs {
         // only the next opening of `data.raw` may take the list of what has changed in the store
         array.freshness().begin_opening();
         let (array, view) = self.tree.viewed(array.key(), view)?;
-        let pages = if self.options.read_only && !self.options.direct_io {
-            KernelPages::Fresh
-        } else if for_writing && view.form.takes_whole_items() {
-            // pages of a writable map could not be written
-            KernelPages::None
-        } else {
-            KernelPages::Maps
-        };
+        let pages = self.pages_of_generated(for_writing && view.form.takes_whole_items());
         let opened = array.metadata().clone();
         let flat = FlatFile::part(array, pages == KernelPages::Fresh);
         let file = OpenView {
@@ -136,10 +129,9 @@ impl OpenFile for OpenView {
         if mode.wait == Wait::Never {
             return Ok(None);
         }
-        let in_file = |e: Error| e.context(self.node.path());
         let data = clipped(offset, data, self.fixed_size())?;
         let (len, items) = packed(&self.view.form, offset, data, mode)
-            .map_err(in_file)
+            .map_err(|e| e.context(self.node.path()))
             .inspect_err(|e| {
                 // a program may not ask what became of its map
                 if mode.mapped {
@@ -159,12 +151,11 @@ impl OpenFile for OpenView {
         let done = self
             .flat
             .write_through(fs, at, &items, mode, |array| self.check(array))?;
-        let shown = |done: usize| done / self.view.form.stored_item() * self.view.form.shown_item();
         Ok(done.map(|done| {
             if done == items.len() {
                 len
             } else {
-                shown(done)
+                done / self.view.form.stored_item() * self.view.form.shown_item()
             }
         }))
     }
@@ -185,8 +176,9 @@ impl OpenFile for OpenView {
             return Err(Error::system(libc::ENXIO));
         }
         let at = start.saturating_add(shown_items(offset, 0, form).stored.start);
-        let is_zero = |array: &Array| self.view.fill_is_zero(array.metadata());
-        let found = self.flat.seek_through(fs, at, target, is_zero)? - start;
+        let found = self.flat.seek_through(fs, at, target, |array| {
+            self.view.fill_is_zero(array.metadata())
+        })? - start;
         let found = form.shown_size(found).unwrap_or(u64::MAX).max(offset);
         match target {
             Seek::Data if found >= end => Err(Error::system(libc::ENXIO)),

@@ -2,7 +2,7 @@
 
 use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Kind, Result};
 use crate::store::{Key, Permissions, Stat, both};
 use crate::zarr::metadata::ZGROUP;
 
@@ -29,12 +29,7 @@ pub(super) fn of_flat(document: Option<&Stat>, directory: &Stat) -> Option<Permi
 
 impl Tree {
     fn permissions(&self, key: &Key) -> Result<Option<Permissions>> {
-        let stat = self
-            .hierarchy
-            .store()
-            .stat(key)
-            .map_err(|e| e.context(key))?;
-        Ok(stat.and_then(|stat| stat.permissions))
+        Ok(self.find_stat(key)?.and_then(|stat| stat.permissions))
     }
 
     /// Returns the permissions of a document. A document without a stat, such as a link out of the
@@ -54,13 +49,7 @@ impl Tree {
     ) -> Result<Option<Permissions>> {
         let mut granted = None;
         for key in keys {
-            let directory = self
-                .hierarchy
-                .store()
-                .stat(key)
-                .map_err(|e| e.context(key))?
-                .ok_or_else(Error::stale)?;
-            let Some(of_directory) = directory.permissions else {
+            let Some(of_directory) = self.stat(key)?.permissions else {
                 return Ok(None);
             };
             granted = both(granted, Some(of_directory.inside()));

@@ -98,22 +98,31 @@ impl Tree {
         }
     }
 
-    fn stat(&self, key: &Key) -> Result<Stat> {
-        self.hierarchy
-            .store()
-            .stat(key)
-            .map_err(|e| e.context(key))?
-            .ok_or_else(Error::stale)
+    /// Returns the stat of a key, or `None` if nothing is stored there.
+    pub fn find_stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.hierarchy.store().stat(key).map_err(|e| e.context(key))
+    }
+
+    /// Returns the stat of a key.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if nothing is stored there.
+    pub fn stat(&self, key: &Key) -> Result<Stat> {
+        self.find_stat(key)?.ok_or_else(Error::stale)
+    }
+
+    /// Returns the modification time of a key; the earliest time if nothing is stored there.
+    pub(super) fn modified(&self, key: &Key) -> Result<SystemTime> {
+        Ok(self
+            .find_stat(key)?
+            .map_or(SystemTime::UNIX_EPOCH, |stat| stat.modified))
     }
 
     fn flat_attributes(&self, node: &Node, key: &Key) -> Result<Attributes> {
         let array = self.array(key)?;
         // the document is missing while the directory is being removed
-        let document = self
-            .hierarchy
-            .store()
-            .stat(&key.join(array.metadata_name()))
-            .map_err(|e| e.context(key))?;
+        let document = self.find_stat(&key.join(array.metadata_name()))?;
         let directory = self.stat(key)?;
         let stored = self.stored_sizes.of(&array);
         // creating, removing or replacing chunks by a rename changes the directory's time

@@ -105,12 +105,11 @@ impl Tree {
     /// Returns the formats shown for an array, in the order in which they are listed.
     pub(super) fn formats<'a>(&'a self, array: &'a Array) -> impl Iterator<Item = Format> + 'a {
         let sound = super::has_flat(array);
-        let fits = move |format: &Format| sound && format.fits(array.metadata());
         self.headers
             .formats
             .iter()
             .copied()
-            .filter(fits)
+            .filter(move |format| sound && format.fits(array.metadata()))
             .filter(move |format| self.tells(*format, array))
     }
 
@@ -316,15 +315,7 @@ impl Tree {
 
     /// Returns the time of the last change of a group or of an array in its file.
     fn newest(&self, key: &Key, file: &Composite) -> Result<SystemTime> {
-        let modified = |key: &Key| {
-            let stat = self
-                .hierarchy
-                .store()
-                .stat(key)
-                .map_err(|e| e.context(key))?;
-            Ok::<_, Error>(stat.map_or(SystemTime::UNIX_EPOCH, |stat| stat.modified))
-        };
-        let mut newest = modified(key)?;
+        let mut newest = self.modified(key)?;
         for part in file.parts() {
             if let PartContent::Flat { key, .. } = &part.content {
                 let written = self
@@ -333,7 +324,7 @@ impl Tree {
                     .map_or(SystemTime::UNIX_EPOCH, |array| {
                         array.freshness().last_write()
                     });
-                newest = newest.max(modified(key)?).max(written);
+                newest = newest.max(self.modified(key)?).max(written);
             }
         }
         Ok(newest)

@@ -227,15 +227,14 @@ impl KnownNodes {
         if let Some(number) = self.numbers.get(&at) {
             return *number;
         }
-        let is_free = |number: &u64| match self.nodes.get(number) {
-            None => true,
-            Some(live) => live.node.as_deref().is_some_and(|there| place(there) == at),
-        };
         let others = (1u64..).map(|n| inode(at.0, &format!("{}\0{n}", at.1.as_str())));
-        std::iter::once(own)
-            .chain(others)
-            .find(is_free)
-            .unwrap_or(own)
+        let free = std::iter::once(own).chain(others).find(|number| {
+            self.nodes.get(number).is_none_or(|live| {
+                let there = live.node.as_deref();
+                there.is_some_and(|there| place(there) == at)
+            })
+        });
+        free.unwrap_or(own)
     }
 
     /// Returns the numbers of `node` and, if it is a directory, of everything known below it.
@@ -250,16 +249,11 @@ impl KnownNodes {
                 .collect();
         }
         let path = node.path();
-        let inside = |live: &Live| {
-            live.node
-                .as_ref()
-                .is_some_and(|n| n.path().relative_to(&path).is_some())
-        };
-        self.nodes
-            .iter()
-            .filter(|(_, live)| inside(live))
-            .map(|(number, _)| *number)
-            .collect()
+        let inside = self.nodes.iter().filter(|(_, live)| {
+            let node = live.node.as_ref();
+            node.is_some_and(|node| node.path().relative_to(&path).is_some())
+        });
+        inside.map(|(number, _)| *number).collect()
     }
 
     fn remove(&mut self, number: u64) {

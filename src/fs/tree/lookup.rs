@@ -4,14 +4,17 @@
 
 use super::levels::{is_key_like, is_level_name, is_partial};
 use super::names::{ARRAY_FILES, GROUP_FILES};
-use super::{Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, View, has_flat, is_hidden};
+use super::{
+    Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, View, chunk_named, has_flat,
+    is_hidden,
+};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
 use crate::error::{Error, Kind, Result};
 use crate::export::{DATASET, Format};
 use crate::store::{EntryKind, Key, Permissions, Stat};
 use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use crate::zarr::metadata::{ZARR_JSON, ZATTRS, ZGROUP, ZMETADATA};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -91,6 +94,10 @@ impl Tree {
     /// Looks up `name` in a directory. The name of a chunk is accepted if it lies in the grid; only
     /// its attributes show whether the chunk is stored.
     pub(super) fn lookup_in(&self, directory: &DirectoryKind, name: &str) -> Result<Option<Node>> {
+        if let Some((key, file)) = metadata_file(directory, name) {
+            let stat = self.document_stat(key, file)?;
+            return Ok(stat.map(|_| Node::Metadata(key.clone(), file)));
+        }
         match directory {
             DirectoryKind::Array(key, array) => self.lookup_in_array(key, array.as_deref(), name),
             DirectoryKind::Group(key) => self.lookup_in_group(key, name),
@@ -103,16 +110,7 @@ impl Tree {
     }
 
     fn lookup_in_group(&self, key: &Key, name: &str) -> Result<Option<Node>> {
-        let metadata = |file| {
-            Ok(self
-                .document_stat(key, file)?
-                .map(|_| Node::Metadata(key.clone(), file)))
-        };
         match name {
-            ZARR_JSON => return metadata(MetadataFile::Zarr),
-            ZGROUP => return metadata(MetadataFile::Group),
-            ZATTRS => return metadata(MetadataFile::Attributes),
-            ZMETADATA => return metadata(MetadataFile::Consolidated),
             CONTROL if key.is_root() => return Ok(Some(Node::ControlDirectory)),
             DATASET if self.shows_dataset(key) => return Ok(Some(Node::Dataset(key.clone()))),
             _ => {}
@@ -126,12 +124,7 @@ impl Tree {
 
     /// Returns the stat of a key in a group, with the kind of its node.
     fn node_stat(&self, key: &Key) -> Result<Option<Stat>> {
-        let Some(stat) = self
-            .hierarchy
-            .store()
-            .stat(key)
-            .map_err(|e| e.context(key))?
-        else {
+        let Some(stat) = self.find_stat(key)? else {
             return Ok(None);
         };
         Ok(Some(Stat {
@@ -147,15 +140,7 @@ impl Tree {
         array: Option<&Array>,
         name: &str,
     ) -> Result<Option<Node>> {
-        let metadata = |file| {
-            Ok(self
-                .document_stat(key, file)?
-                .map(|_| Node::Metadata(key.clone(), file)))
-        };
         match name {
-            ZARR_JSON => return metadata(MetadataFile::Zarr),
-            ZARRAY => return metadata(MetadataFile::Array),
-            ZATTRS => return metadata(MetadataFile::Attributes),
             CONTROL if key.is_root() => return Ok(Some(Node::ControlDirectory)),
             _ if is_hidden(array, name) => return Ok(None),
             FLAT if array.is_some_and(has_flat) => return Ok(Some(Node::Flat(key.clone()))),
@@ -170,17 +155,13 @@ impl Tree {
             && is_chunk_like(name)
             && !level
         {
-            let is_inside = array.grid().parse_chunk_key(name, Separator::Dot).is_some();
+            let is_inside = chunk_named(array, name).is_some();
             if is_inside || !is_partial(name) {
                 let exists = is_inside || self.hierarchy.chunk_outside(array, name)?.is_some();
                 return Ok(exists.then(|| Node::Chunk(key.clone(), name.to_string())));
             }
         }
-        let stat = self
-            .hierarchy
-            .store()
-            .stat(&below)
-            .map_err(|e| e.context(&below))?;
+        let stat = self.find_stat(&below)?;
         let may_be_key = array.is_none() && is_key_like(name);
         Ok(match stat.map(|s| s.kind) {
             Some(EntryKind::Value) if may_be_key => Some(Node::Unreadable(below)),
@@ -246,43 +227,39 @@ impl Tree {
             .map(|name| self.single_value(directory, &name.name))
             .collect();
         let mut stats = Vec::with_capacity(names.len());
-        let mut push = |stat| {
-            stats.push(stat);
-            true
-        };
         match directory {
             DirectoryKind::Array(_, Some(array)) => {
-                array.stat_chunks(
-                    &mut values.iter().flatten().filter_map(SingleValue::chunk),
-                    &mut push,
-                );
+                let mut chunks = values.iter().flatten().filter_map(SingleValue::chunk);
+                array.stat_chunks(&mut chunks, &mut |stat| {
+                    stats.push(stat);
+                    true
+                });
             }
             _ => {
                 let keys = values.iter().flatten().filter_map(SingleValue::key);
-                self.hierarchy
-                    .store()
-                    .stat_many(&mut keys.cloned(), &mut push);
+                let store = self.hierarchy.store();
+                store.stat_many(&mut keys.cloned(), &mut |stat| {
+                    stats.push(stat);
+                    true
+                });
             }
         }
         let mut stats = stats.into_iter();
         let mut levels = LevelPermissions::default();
-        let mut found = |name: &Name, value: Option<SingleValue>| match value {
-            Some(value) => {
-                let mut stat = stats.next().transpose()?.flatten();
-                if let (Some(stat), true) = (&mut stat, name.is_directory) {
-                    // perhaps of a value that hides the directory
-                    stat.kind = EntryKind::Prefix;
-                }
-                Ok(stat.map(|stat| {
-                    self.node_of_stat(directory, &name.name, &value, stat, &mut levels)
-                }))
-            }
-            None => self.lookup_by_rules(directory, &name.name),
-        };
-        let listed = names
-            .iter()
-            .zip(values)
-            .map(|(name, value)| match found(name, value) {
+        let mut listed = Vec::with_capacity(names.len());
+        for (name, value) in names.iter().zip(values) {
+            let found = match value {
+                Some(value) => stats.next().transpose().map(|stat| {
+                    let mut stat = stat.flatten()?;
+                    if name.is_directory {
+                        // perhaps of a value that hides the directory
+                        stat.kind = EntryKind::Prefix;
+                    }
+                    Some(self.node_of_stat(directory, &name.name, &value, stat, &mut levels))
+                }),
+                None => self.lookup_by_rules(directory, &name.name),
+            };
+            listed.push(match found {
                 Ok(found) => found.map(|(node, attributes)| ListedNode {
                     node,
                     attributes,
@@ -290,7 +267,8 @@ impl Tree {
                 }),
                 Err(_) => self.unsound(directory, name),
             });
-        listed.collect()
+        }
+        listed
     }
 
     /// Returns `.` or `..`; only the inode number is meaningful.
@@ -313,7 +291,7 @@ impl Tree {
     fn single_value(&self, level: &DirectoryKind, name: &str) -> Option<SingleValue> {
         match level {
             DirectoryKind::Array(_, Some(array)) if !array.metadata().has_objects() => {
-                let chunk = array.grid().parse_chunk_key(name, Separator::Dot)?;
+                let chunk = chunk_named(array, name)?;
                 Some(SingleValue::Chunk(array.clone(), chunk))
             }
             DirectoryKind::Group(_)
@@ -355,11 +333,11 @@ impl Tree {
     fn unsound(&self, directory: &DirectoryKind, name: &Name) -> Option<ListedNode> {
         let (key, size) = match directory {
             DirectoryKind::Array(key, array) => {
-                let chunk_size = |array: &Arc<Array>| {
-                    let chunk = array.grid().parse_chunk_key(&name.name, Separator::Dot)?;
+                let size = array.as_ref().and_then(|array| {
+                    let chunk = chunk_named(array, &name.name)?;
                     Some(array.grid().chunk_size(chunk) as u64)
-                };
-                (key, array.as_ref().and_then(chunk_size).unwrap_or(0))
+                });
+                (key, size.unwrap_or(0))
             }
             DirectoryKind::Group(key) => (key, 0),
             DirectoryKind::View(key, view) => return self.unsound_in_view(key, view, name),

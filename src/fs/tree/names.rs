@@ -103,7 +103,7 @@ impl Tree {
             bytes.map(|name| name_at(key, name.to_string(), false)),
         );
         if key.is_root() {
-            fixed.extend(self.views_beside(key));
+            fixed.extend(self.views.beside(&self.hierarchy, key));
         }
         let key = key.clone();
         let array = array.clone();

@@ -91,18 +91,16 @@ impl ViewedFile {
 impl View {
     /// Returns the path of the view of the array at `key`.
     pub fn path(&self, key: &Key) -> Key {
-        let beside = |end: &str| {
-            key.parent().join(&format!(
-                "{}{end}",
-                if key.is_root() { ROOT_NAME } else { key.name() }
-            ))
+        let (end, indices) = match self {
+            View::Unpacked => (UNPACKED, [].as_slice()),
+            View::Slices(indices) => (SLICES, indices.as_slice()),
         };
-        match self {
-            View::Unpacked => beside(UNPACKED),
-            View::Slices(indices) => indices
-                .iter()
-                .fold(beside(SLICES), |path, index| path.join(&index.to_string())),
+        let name = if key.is_root() { ROOT_NAME } else { key.name() };
+        let mut path = key.parent().join(&format!("{name}{end}"));
+        for index in indices {
+            path = path.join(&index.to_string());
         }
+        path
     }
 }
 
@@ -158,20 +156,25 @@ impl Node {
 
     /// Returns the same node after the directory `from`, at or above it, was renamed to `to`.
     pub(super) fn rebased(&self, from: &Key, to: &Key) -> Node {
-        let moved = |key: &Key| key.moved(from, to).unwrap_or_else(|| key.clone());
-        match self {
-            Node::Directory(key) => Node::Directory(moved(key)),
-            Node::Flat(key) => Node::Flat(moved(key)),
-            Node::Header(key, format) => Node::Header(moved(key), *format),
-            Node::Dataset(key) => Node::Dataset(moved(key)),
-            Node::ViewDirectory(key, view) => Node::ViewDirectory(moved(key), view.clone()),
-            Node::ViewFile(key, view, file) => Node::ViewFile(moved(key), view.clone(), *file),
-            Node::Chunk(key, name) => Node::Chunk(moved(key), name.clone()),
-            Node::Metadata(key, file) => Node::Metadata(moved(key), *file),
-            Node::Value(key) => Node::Value(moved(key)),
-            Node::Unreadable(key) => Node::Unreadable(moved(key)),
-            Node::ControlDirectory | Node::Control(_) => self.clone(),
+        let mut node = self.clone();
+        match &mut node {
+            Node::Directory(key)
+            | Node::Flat(key)
+            | Node::Header(key, _)
+            | Node::Dataset(key)
+            | Node::ViewDirectory(key, _)
+            | Node::ViewFile(key, ..)
+            | Node::Chunk(key, _)
+            | Node::Metadata(key, _)
+            | Node::Value(key)
+            | Node::Unreadable(key) => {
+                if let Some(moved) = key.moved(from, to) {
+                    *key = moved;
+                }
+            }
+            Node::ControlDirectory | Node::Control(_) => {}
         }
+        node
     }
 
     /// Returns the inode number: a function of the path, so that it is the same in every listing

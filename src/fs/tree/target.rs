@@ -2,13 +2,14 @@
 //! directory and the name decide, not a file that exists under the name.
 
 use super::levels::{is_key_like, is_partial};
-use super::{CONTROL, DirectoryKind, EncodedValue, FLAT, Node, Tree, has_flat, is_hidden};
+use super::{
+    CONTROL, DirectoryKind, EncodedValue, FLAT, Node, Tree, chunk_named, has_flat, is_hidden,
+};
 use crate::array::hierarchy::MetadataFile;
 use crate::array::{Array, is_chunk_like};
 use crate::error::{Error, Kind, Result};
 use crate::store::Key;
 use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::Separator;
 use std::sync::Arc;
 
 /// The form that a file takes under a name.
@@ -84,7 +85,7 @@ impl Tree {
 }
 
 fn in_array(array: &Arc<Array>, name: &str, path: Key) -> Result<Target> {
-    match array.grid().parse_chunk_key(name, Separator::Dot) {
+    match chunk_named(array, name) {
         Some(chunk) => Ok(Target::Chunk(array.clone(), chunk)),
         None => {
             let shape = &array.metadata().shape;

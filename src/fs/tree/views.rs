@@ -73,15 +73,13 @@ impl Views {
     }
 
     /// Returns the names of the views of the array at `key`; none if there is no array.
-    fn beside(self, hierarchy: &Hierarchy, key: &Key) -> Vec<Name> {
-        let is_there = |view: &View| matches!(find(hierarchy, key, view), Ok(Some(_)));
-        let is_free = |path: &Key| matches!(hierarchy.store().stat(path), Ok(None));
-        let paths = self
+    pub(super) fn beside(self, hierarchy: &Hierarchy, key: &Key) -> Vec<Name> {
+        let views = self
             .shown()
-            .filter(|(_, view)| is_there(view))
-            .map(|(_, view)| view.path(key));
-        paths
-            .filter(is_free)
+            .filter(|(_, view)| matches!(find(hierarchy, key, view), Ok(Some(_))));
+        views
+            .map(|(_, view)| view.path(key))
+            .filter(|path| matches!(hierarchy.store().stat(path), Ok(None)))
             .map(|path| name_at(&path.parent(), path.name().to_string(), true))
             .collect()
     }
@@ -167,11 +165,6 @@ impl Tree {
         Ok(found.filter(Node::is_directory).unwrap_or(directory))
     }
 
-    /// Returns the names of the views of an array.
-    pub(super) fn views_beside(&self, key: &Key) -> Vec<Name> {
-        self.views.beside(&self.hierarchy, key)
-    }
-
     /// Adds the views of the arrays in a group to the names in it. Those of an array come before
     /// it, because a program that removes a tree removes them with the array. A listing of a
     /// directory of stores opens none of them.
@@ -211,17 +204,17 @@ impl Tree {
         name: &str,
     ) -> Result<Option<Node>> {
         let (array, shown) = self.viewed(key, view)?;
-        let node = |file| Node::ViewFile(key.clone(), view.clone(), file);
         if view.has_files(&shown) {
-            if name == FLAT {
-                return Ok(Some(node(ViewedFile::Flat)));
-            }
-            if let Some(format) = Format::of_name(name)
-                && self
-                    .formats_of_view(&array, &shown)
-                    .any(|other| other == format)
-            {
-                return Ok(Some(node(ViewedFile::Header(format))));
+            let mut formats = self.formats_of_view(&array, &shown);
+            let file = match Format::of_name(name) {
+                _ if name == FLAT => Some(ViewedFile::Flat),
+                Some(format) if formats.any(|other| other == format) => {
+                    Some(ViewedFile::Header(format))
+                }
+                _ => None,
+            };
+            if let Some(file) = file {
+                return Ok(Some(Node::ViewFile(key.clone(), view.clone(), file)));
             }
         }
         let index = parse_index(name).filter(|index| *index < view.directories(&shown));
@@ -255,23 +248,20 @@ impl Tree {
         array: &Arc<Array>,
         shown: &ArrayView,
     ) -> impl Iterator<Item = Format> {
-        let range = shown.range.clone();
-        let describes = move |format: &Format| match format {
-            format if format.reads_values() => export::check_values(array, range.clone()).is_ok(),
-            // if the description fails, the file is shown, and opening it reports the error
-            format if format.depends_on_description() => match self.described(array, KEPT) {
-                Ok(described) => format.can_describe(&shown.describe(&described)),
-                Err(_) => true,
-            },
-            _ => true,
-        };
-        let fits = |format: &Format| format.fits(&shown.metadata);
-        self.headers
-            .formats
-            .iter()
-            .copied()
-            .filter(fits)
-            .filter(describes)
+        let fitting = self.headers.formats.iter().copied();
+        fitting
+            .filter(|format| format.fits(&shown.metadata))
+            .filter(move |format| match format {
+                format if format.reads_values() => {
+                    export::check_values(array, shown.range.clone()).is_ok()
+                }
+                // if the description fails, the file is shown, and opening it reports the error
+                format if format.depends_on_description() => match self.described(array, KEPT) {
+                    Ok(described) => format.can_describe(&shown.describe(&described)),
+                    Err(_) => true,
+                },
+                _ => true,
+            })
     }
 
     /// Returns the content of a file of a view.
@@ -318,13 +308,7 @@ impl Tree {
         let Node::ViewFile(key, View::Unpacked, _) = node else {
             return Ok(SystemTime::UNIX_EPOCH);
         };
-        let document = self.hierarchy.attributes_key(key);
-        let stat = self
-            .hierarchy
-            .store()
-            .stat(&document)
-            .map_err(|e| e.context(&document))?;
-        Ok(stat.map_or(SystemTime::UNIX_EPOCH, |stat| stat.modified))
+        self.modified(&self.hierarchy.attributes_key(key))
     }
 
     /// Returns the entry of a name in a view whose lookup has failed.

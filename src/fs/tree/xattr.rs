@@ -27,13 +27,9 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
             if let Ok(array) = tree.array(key)
                 && tree.may_tell(audience, node, &key.join(array.metadata_name()))?
             {
-                let describe = |(name, value)| {
-                    (
-                        format!("user.zarr.{name}"),
-                        json::write(&value).into_bytes(),
-                    )
-                };
-                list.extend(array.metadata().description().into_iter().map(describe));
+                for (name, value) in array.metadata().description() {
+                    push_json(name, &value, &mut list);
+                }
             }
             if tree.may_tell(audience, node, &tree.hierarchy().attributes_key(key))? {
                 push_attributes(&*tree.hierarchy().attributes(key)?, &|_| true, &mut list);
@@ -91,18 +87,13 @@ fn of_view(
         }
     }
     let attributes = hierarchy.attributes(key)?;
-    let mut push = |name: &str, value: &Value| {
-        list.push((format!("user.zarr.{name}"), json::write(value).into_bytes()))
-    };
-    let is_shown = |name: &str, value: &Value| match name {
-        "shape" | "dtype" | "data_type" => true,
-        name => name == "fill_value" && !value.is_null(),
-    };
-    let description = shown.metadata.description();
-    description
-        .iter()
-        .filter(|(name, value)| is_shown(name, value))
-        .for_each(|(name, value)| push(name, value));
+    for (name, value) in shown.metadata.description() {
+        if ["shape", "dtype", "data_type"].contains(&name)
+            || name == "fill_value" && !value.is_null()
+        {
+            push_json(name, &value, list);
+        }
+    }
     let mut sources = Vec::new();
     let names = export::axis_names(hierarchy, &array, &attributes, &mut sources);
     let names = names
@@ -111,10 +102,8 @@ fn of_view(
     // the names of an image's dimensions come from its group, which the audience may be unable to
     // read
     if sources.is_empty() && names.iter().any(Option::is_some) {
-        push(
-            "dimension_names",
-            &names.iter().cloned().map(Value::from).collect(),
-        );
+        let names = names.iter().cloned().map(Value::from).collect();
+        push_json("dimension_names", &names, list);
     }
     if let View::Slices(_) = view {
         list.push((
@@ -124,6 +113,10 @@ fn of_view(
     }
     push_attributes(&attributes, &|name| shown.keeps_attribute(name), list);
     Ok(())
+}
+
+fn push_json(name: &str, value: &Value, list: &mut Vec<(String, Vec<u8>)>) {
+    list.push((format!("user.zarr.{name}"), json::write(value).into_bytes()));
 }
 
 /// Adds the user attributes that are kept; the dimension names of xarray have an extended attribute

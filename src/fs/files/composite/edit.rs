@@ -107,15 +107,15 @@ impl CompositeFile {
         let (at, end) = (at as usize, at as usize + data.len());
         shown[at..end].copy_from_slice(data);
         let written = written.max(end);
-        let request = |edited: HeaderEdit| self.request(fs, group, &edited);
         // a long header is written in several pieces, in order
         let request = match HeaderEdit::compare(&stored, &shown[..written])? {
-            Some(edited) => Some(request(edited)?),
+            Some(edited) => Some(self.request(fs, group, &edited)?),
             None if written == shown.len() => return Err(refused(MOVED)),
             // the rest may be as it was
-            None => HeaderEdit::compare(&stored, &shown)
-                .and_then(|edited| edited.map(request).transpose())
-                .unwrap_or(None),
+            None => match HeaderEdit::compare(&stored, &shown) {
+                Ok(Some(edited)) => self.request(fs, group, &edited).ok(),
+                _ => None,
+            },
         };
         let written = if request.is_some() { 0 } else { written };
         Ok((
@@ -145,14 +145,8 @@ impl CompositeFile {
     }
 
     /// Writes to the header. A whole header is stored immediately, because netCDF-C ignores the
-    /// errors of close.
-    pub(super) fn write_header(&self, fs: &Change, at: u64, data: &[u8]) -> Result<()> {
-        self.write_header_growing(fs, at, data).map(drop)
-    }
-
-    /// Like [`CompositeFile::write_header`]. Returns values that hide the new sizes of arrays that
-    /// became longer.
-    pub(super) fn write_header_growing<'a>(
+    /// errors of close. Returns values that hide the new sizes of arrays that became longer.
+    pub(super) fn write_header<'a>(
         &self,
         fs: &'a Change,
         at: u64,
@@ -245,8 +239,6 @@ impl Fs {
         let mut len = FIRST_READ;
         loop {
             let stat = self
-                .tree
-                .hierarchy()
                 .store()
                 .get_range(from, 0..len, &mut bytes)
                 .map_err(|e| e.context(from))?;

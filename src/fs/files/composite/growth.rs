@@ -68,27 +68,27 @@ impl CompositeFile {
         for slice in self.slices(offset, header.len()) {
             let part = slice.gather(header);
             if !self.shows(&slice, &part) {
-                growth = self.write_header_growing(fs, slice.at, &part)?;
+                growth = self.write_header(fs, slice.at, &part)?;
             }
         }
         if growth.is_empty() {
             return Ok(());
         }
-        let write = |at: u64, piece: &[u8]| {
+        let Some(writes) = held else {
+            return Ok(());
+        };
+        let has_more = writes.take_before(self.size(), |at, piece| {
             self.check_write(fs, at, piece)?;
             self.write_slices(fs, at, piece, WriteMode::internal())
                 .map(drop)
-        };
-        match held
-            .as_mut()
-            .map(|held| held.take_before(self.size(), write))
-        {
-            Some(Err(e)) => {
+        });
+        match has_more {
+            Ok(true) => {}
+            Ok(false) => *held = None,
+            Err(e) => {
                 growth.into_iter().for_each(|growth| fs.undo_growth(growth));
                 return Err(e);
             }
-            Some(Ok(true)) => {}
-            _ => *held = None,
         }
         Ok(())
     }
@@ -99,16 +99,16 @@ impl CompositeFile {
     ///
     /// EFBIG without `--resize`, and if an array has the dimension elsewhere than as its first.
     pub(super) fn check_growth(&self, fs: &Fs) -> Result<()> {
-        let refused = |why: String| Err(Error::system(libc::EFBIG).context(why));
-        match &self.file.growing.fixed {
+        let why = match &self.file.growing.fixed {
             _ if !fs.options.resize => {
-                refused("records can only be appended in a mount with --resize".into())
+                "records can only be appended in a mount with --resize".to_string()
             }
-            Some(name) => refused(format!(
-                "no records can be appended: their dimension is not the first of {name:?}"
-            )),
-            None => Ok(()),
-        }
+            Some(name) => {
+                format!("no records can be appended: their dimension is not the first of {name:?}")
+            }
+            None => return Ok(()),
+        };
+        Err(Error::system(libc::EFBIG).context(why))
     }
 
     /// Makes the arrays of the records `count` items long. Returns values that hide the new sizes
@@ -153,21 +153,19 @@ impl CompositeFile {
     /// EPERM for records that the header does not count; EINVAL for items that were written in
     /// part.
     pub(super) fn check_complete(&self) -> Result<()> {
-        let refused = |kind, why: &str| Err(Error::new(kind, why).context(self.node.path()));
-        if lock(&self.held).is_some() {
-            return refused(
+        let (kind, why) = if lock(&self.held).is_some() {
+            (
                 Kind::System(libc::EPERM),
                 "the header does not count the records that were written",
-            );
-        }
-        let is_torn = !lock(&self.torn).is_empty();
-        if is_torn {
-            refused(
+            )
+        } else if !lock(&self.torn).is_empty() {
+            (
                 Kind::Invalid,
                 "an item was written in part, and can't be stored without the rest",
             )
         } else {
-            Ok(())
-        }
+            return Ok(());
+        };
+        Err(Error::new(kind, why).context(self.node.path()))
     }
 }

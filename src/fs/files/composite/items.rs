@@ -2,7 +2,6 @@
 //! the form that the file shows.
 
 use super::{CompositeFile, FlatPart};
-use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
 use crate::error::{Error, Result};
 use crate::export::ItemForm;
@@ -12,7 +11,6 @@ use crate::fs::{Change, Fs};
 use crate::util::memory::lock;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Maximum bytes of items that wait for their other part. A program that writes a file in blocks
 /// leaves one at a time.
@@ -94,11 +92,10 @@ impl CompositeFile {
         // two writers of one item must not undo each other's bytes
         let array = of.flat.array.key();
         let _alone = fs.converting.exclusive(&[&array]);
-        let covers = |item: u64| item >= at && item + size <= at + data.len() as u64;
         let first = range.shown.start;
         let mut edges = vec![first, range.shown.end.saturating_sub(size)];
         edges.dedup();
-        edges.retain(|item| !covers(*item));
+        edges.retain(|item| *item < at || item + size > at + data.len() as u64);
         let mut items = vec![0; (range.shown.end - first) as usize];
         let mut edge = Vec::new();
         for item in &edges {
@@ -179,18 +176,16 @@ fn write_reversed(
 /// ESTALE if the array has another shape or dtype than the file says.
 fn write_stored(fs: &Change, of: &FlatPart, at: u64, data: &[u8], mode: WriteMode) -> Result<()> {
     let at = of.start + at;
-    let write = |array: &Arc<Array>| {
+    let end = at + data.len() as u64;
+    let written = of.flat.array.write_latest(fs, Wait::Allowed, |array| {
         // an array of records may have become shorter
-        if !of.part.is_of(array.metadata()) || at + data.len() as u64 > array.size() {
+        if !of.part.is_of(array.metadata()) || end > array.size() {
             return Err(another_array());
         }
-        fs.resizing.written_to(array.key(), at + data.len() as u64);
-        fs.write_flat(array, at, data, mode).map(drop)
-    };
-    of.flat
-        .array
-        .write_latest(fs, Wait::Allowed, write)
-        .map(drop)
+        fs.resizing.written_to(array.key(), end);
+        fs.write_flat(array, at, data, mode)
+    });
+    written.map(drop)
 }
 
 /// Returns how many of `len` bytes at `begin` can be written together in a file whose items of

@@ -45,26 +45,24 @@ impl CompositeFile {
                 fs.tree.array(key)?.writable()?;
             }
         }
-        let is_flat = |part: &&Moved| {
-            self.file
-                .parts()
-                .get(part.part)
-                .is_some_and(|part| part.is_flat())
-        };
-        for part in moved.iter().filter(|part| !is_flat(part)) {
+        let (flat, other): (Vec<&Moved>, Vec<&Moved>) = moved.iter().partition(|moved| {
+            let part = self.file.parts().get(moved.part);
+            part.is_some_and(|part| part.is_flat())
+        });
+        for part in other {
             self.check_values(fs, from, part)?;
         }
         let growth = match edited.more_records() {
             Some(count) => self.grow(fs, count)?,
             None => Vec::new(),
         };
-        let write = |part: &Moved| {
+        let written = flat.into_iter().try_for_each(|part| {
             for_each_block(fs, from, part, |at, values| {
                 self.write_values(fs, part.part, at, values, WriteMode::internal())
                     .map(drop)
             })
-        };
-        if let Err(e) = moved.iter().filter(is_flat).try_for_each(write) {
+        });
+        if let Err(e) = written {
             growth.into_iter().for_each(|growth| fs.undo_growth(growth));
             return Err(e);
         }
@@ -103,18 +101,6 @@ fn for_each_block(
     part: &Moved,
     mut write: impl FnMut(u64, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let store = fs.tree.hierarchy().store();
-    let read = |start: u64, len: u64, block: &mut Vec<u8>| {
-        store
-            .get_range(from, start..start + len, block)
-            .map_err(|e| e.context(from))?
-            .ok_or_else(Error::stale)?;
-        if block.len() as u64 == len {
-            Ok(())
-        } else {
-            Err(Error::stale())
-        }
-    };
     let is_run = part.len == part.step;
     let (len, count) = if is_run {
         (part.len.saturating_mul(part.count), 1)
@@ -135,7 +121,7 @@ fn for_each_block(
         let records = together.clamp(1, count - record);
         let start = part.from + record * part.step;
         if records > 1 {
-            read(start, (records - 1) * part.step + len, &mut block)?;
+            read_block(fs, from, start, (records - 1) * part.step + len, &mut block)?;
             values.clear();
             block
                 .chunks(part.step as usize)
@@ -143,11 +129,22 @@ fn for_each_block(
             write(at, &values)?;
         } else {
             for within in (0..len).step_by(BLOCK as usize) {
-                read(start + within, BLOCK.min(len - within), &mut block)?;
+                let len = BLOCK.min(len - within);
+                read_block(fs, from, start + within, len, &mut block)?;
                 write(at + within, &block)?;
             }
         }
         (record, at) = (record + records, at + records * len);
     }
     Ok(())
+}
+
+/// Reads exactly `len` bytes at `start` of a plain key.
+fn read_block(fs: &Fs, from: &Key, start: u64, len: u64, block: &mut Vec<u8>) -> Result<()> {
+    fs.store()
+        .get_range(from, start..start + len, block)
+        .map_err(|e| e.context(from))?
+        .filter(|_| block.len() as u64 == len)
+        .map(drop)
+        .ok_or_else(Error::stale)
 }

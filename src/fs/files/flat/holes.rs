@@ -91,12 +91,11 @@ impl StoredChunks {
     /// Probes a few chunks, then lists the stored ones. Reports data if they cannot be listed: a
     /// hole would be copied as zeros, while reading reports the error.
     fn data(&self, array: &Arc<Array>, offset: u64) -> Result<u64> {
-        let none = || Error::system(libc::ENXIO);
         // a remote store lists a thousand chunks in the time of a probe
         if !array.is_remote()
             && let Some(found) = Search::new(array).find(offset, PROBES, true)?
         {
-            return found.ok_or_else(none);
+            return found.ok_or_else(|| Error::system(libc::ENXIO));
         }
         let listed = self.listed(array);
         let Some(chunks) = listed.as_ref() else {
@@ -109,8 +108,9 @@ impl StoredChunks {
             .iter()
             .filter_map(|&c| grid.next_in_chunk(c, offset))
             .min();
-        let behind = || chunks.get(end).and_then(|&c| grid.next_in_chunk(c, offset));
-        inside.or_else(behind).ok_or_else(none)
+        inside
+            .or_else(|| grid.next_in_chunk(*chunks.get(end)?, offset))
+            .ok_or_else(|| Error::system(libc::ENXIO))
     }
 
     fn listed(&self, array: &Arc<Array>) -> ListedChunks {
