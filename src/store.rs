@@ -4,7 +4,6 @@
 //! This module knows keys, values and versions; it must not know Zarr.
 
 mod counted;
-mod delegate;
 mod directory;
 mod disk_cache;
 mod key;
@@ -30,8 +29,6 @@ mod temporary_file;
 mod test_doubles;
 mod zip;
 
-pub(crate) use delegate::delegate_store;
-
 pub use counted::{Counted, get_counted};
 pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;
@@ -54,6 +51,8 @@ pub use prefix::PrefixStore;
 pub use reference::{ReferenceStore, TargetPlace, TargetRoot};
 pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
+#[cfg(test)]
+pub(crate) use test_doubles::delegate_store;
 #[cfg(test)]
 pub use test_doubles::{FaultyStore, Operation, PlannedFault, SimulatedRemote, UnlistedStore};
 pub use zip::ZipStore;
@@ -238,8 +237,8 @@ pub struct Stat {
     pub modified: SystemTime,
     /// Version of the value.
     pub version: Version,
-    /// Permissions of the file or directory; `None` for a store without modes. Only [`Store::stat`]
-    /// and [`Store::stat_many`] take the directories above into account.
+    /// Permissions of the file or directory; `None` for a store without modes. Only
+    /// [`Readable::stat`] and [`Readable::stat_many`] take the directories above into account.
     pub permissions: Option<Permissions>,
 }
 
@@ -300,7 +299,7 @@ pub struct Entry {
     /// Metadata, if the listing returns it along with the name.
     pub stat: Option<Stat>,
     /// Whether a value hides a prefix of the same name, as servers and archives allow.
-    /// [`Store::stat`] and this entry are about the value, and the prefix can be listed.
+    /// [`Readable::stat`] and this entry are about the value, and the prefix can be listed.
     pub hides_prefix: bool,
 }
 
@@ -333,7 +332,7 @@ impl Entry {
 /// The names of one level, streamed.
 pub type Listing = Box<dyn Iterator<Item = Result<Entry>> + Send>;
 
-/// What a caller is going to ask a [`Store`].
+/// What a caller is going to ask a store.
 #[derive(Clone, Copy, Debug)]
 pub enum Hint<'a> {
     /// All names of the store. The cache then answers that other names do not exist, so only a
@@ -347,22 +346,18 @@ pub enum Hint<'a> {
     Nodes(&'a [Key]),
 }
 
-/// A map from keys to bytes.
+/// A map from keys to bytes, as a program reads it.
 ///
 /// A method returns `None` only if the key definitely does not exist. Every other obstacle is an
-/// error.
-///
-/// ```
-/// use zarrfs::store::{Key, MemoryStore, Store};
-///
-/// let (store, key) = (MemoryStore::default(), Key::normalize("temperature/.zarray")?);
-/// let version = store.put(&key, b"{}")?;
-/// let mut value = Vec::new();
-/// assert_eq!(store.get(&key, 1 << 20, &mut value)?, Some(version));
-/// assert_eq!(value, b"{}");
-/// # Ok::<(), zarrfs::error::Error>(())
-/// ```
-pub trait Store: Send + Sync {
+/// error. A layer over another store implements [`Readable::below`], and only what it does
+/// differently: all other methods that are not required ask the store below.
+pub trait Readable: Send + Sync {
+    /// Returns the store that answers for this one what this one does not implement: the same keys
+    /// mean the same there.
+    fn below(&self) -> Option<&dyn Store> {
+        None
+    }
+
     /// Replaces the content of `value` by the value of `key`, and returns its version.
     ///
     /// # Errors
@@ -377,7 +372,10 @@ pub trait Store: Send + Sync {
     /// Replaces the content of `value` by the last `len` bytes of the value, or by all of it if it
     /// is shorter. The returned metadata belongs to the version that was read.
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        get_end_by_stat(self, key, len, value)
+        match self.below() {
+            Some(below) => below.get_end(key, len, value),
+            None => get_end_by_stat(self, key, len, value),
+        }
     }
 
     /// Returns the metadata of `key`.
@@ -392,9 +390,14 @@ pub trait Store: Send + Sync {
         keys: &mut dyn Iterator<Item = Key>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        for key in keys {
-            if !each(self.stat(&key)) {
-                return;
+        match self.below() {
+            Some(below) => below.stat_many(keys, each),
+            None => {
+                for key in keys {
+                    if !each(self.stat(&key)) {
+                        return;
+                    }
+                }
             }
         }
     }
@@ -407,49 +410,75 @@ pub trait Store: Send + Sync {
     /// [`Kind::NotFound`] if the prefix does not exist.
     fn list(&self, prefix: &Key) -> Result<Listing>;
 
-    /// Returns whether [`Store::list`] returns every name. A plain web server cannot list, so names
-    /// must come from elsewhere.
+    /// Returns whether [`Readable::list`] returns every name. A plain web server cannot list, so
+    /// names must come from elsewhere.
     fn lists_all(&self) -> bool {
-        true
+        self.below().is_none_or(|below| below.lists_all())
     }
 
-    /// Returns whether [`Store::list`] returns every group and array, because the store can list or
-    /// because a document names them.
+    /// Returns whether [`Readable::list`] returns every group and array, because the store can list
+    /// or because a document names them.
     fn lists_nodes(&self) -> bool {
-        self.lists_all()
+        match self.below() {
+            Some(below) => below.lists_nodes(),
+            None => self.lists_all(),
+        }
     }
 
     /// Tells the store what the caller is going to ask, so that a store on a server can ask for it
     /// in fewer requests. Errors are ignored: the calls that follow report them.
-    fn hint(&self, _hint: Hint) {}
+    fn hint(&self, hint: Hint) {
+        if let Some(below) = self.below() {
+            below.hint(hint);
+        }
+    }
 
     /// Returns the number of requests that may be in flight at the same time: 1 for a local store,
     /// more for a remote one, where requests spend their time waiting.
     fn concurrency(&self) -> usize {
-        1
+        self.below().map_or(1, |below| below.concurrency())
     }
 
     /// Invalidates cached metadata of `prefix` and all keys below it, so that the next call asks
     /// the store. An opened file must show the current content of the store.
-    fn forget(&self, _prefix: &Key) {}
+    fn forget(&self, prefix: &Key) {
+        if let Some(below) = self.below() {
+            below.forget(prefix);
+        }
+    }
 
     /// Returns the value as an open local file, if it is one.
-    fn file(&self, _key: &Key) -> Result<Option<(File, Stat)>> {
-        Ok(None)
+    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.below().map_or(Ok(None), |below| below.file(key))
     }
 
     /// Returns the location of the store, for messages and the mount table.
     fn location(&self) -> String;
+}
 
+/// A map from keys to bytes that may be written. A store that is only read implements none of these
+/// methods.
+///
+/// ```
+/// use zarrfs::store::{Key, MemoryStore, Readable, Store};
+///
+/// let (store, key) = (MemoryStore::default(), Key::normalize("temperature/.zarray")?);
+/// let version = store.put(&key, b"{}")?;
+/// let mut value = Vec::new();
+/// assert_eq!(store.get(&key, 1 << 20, &mut value)?, Some(version));
+/// assert_eq!(value, b"{}");
+/// # Ok::<(), zarrfs::error::Error>(())
+/// ```
+pub trait Store: Readable {
     /// Returns the space for values, if the store knows it.
     fn space(&self) -> Result<Option<Space>> {
-        Ok(None)
+        self.below().map_or(Ok(None), |below| below.space())
     }
 
     /// Returns whether values can be written. If not, all methods that write return
     /// [`Kind::ReadOnly`].
     fn is_writable(&self) -> bool {
-        false
+        self.below().is_some_and(|below| below.is_writable())
     }
 
     /// Checks that values can be written below `prefix`.
@@ -457,25 +486,28 @@ pub trait Store: Send + Sync {
     /// # Errors
     ///
     /// [`Kind::ReadOnly`], or the error of the file system, if they cannot.
-    fn check_writable(&self, _prefix: &Key) -> Result<()> {
-        if self.is_writable() {
-            Ok(())
-        } else {
-            Err(read_only())
+    fn check_writable(&self, prefix: &Key) -> Result<()> {
+        match self.below() {
+            Some(below) => below.check_writable(prefix),
+            None if self.is_writable() => Ok(()),
+            None => Err(read_only()),
         }
     }
 
     /// Replaces the value of `key`, creates missing prefixes, and returns the version of the new
     /// value. At every moment, also after a crash, the key has the whole old or the whole new
     /// value.
-    fn put(&self, _key: &Key, _value: &[u8]) -> Result<Version> {
-        Err(read_only())
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        writable_below(self)?.put(key, value)
     }
 
     /// Puts a value only if the current one satisfies `replaces`; otherwise returns `None` and
     /// changes nothing. A store that cannot check puts the value unconditionally.
-    fn put_if(&self, key: &Key, value: &[u8], _replaces: Replaces) -> Result<Option<Version>> {
-        self.put(key, value).map(Some)
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        match self.below() {
+            Some(below) => below.put_if(key, value, replaces),
+            None => self.put(key, value).map(Some),
+        }
     }
 
     /// Puts a value that consists of `pieces`, in their order, under the same conditions as
@@ -492,12 +524,15 @@ pub trait Store: Send + Sync {
         pieces: &[ValuePiece],
         replaces: Replaces,
     ) -> Result<Option<Version>> {
-        pieces::put_in_memory(self, key, pieces, replaces)
+        match self.below() {
+            Some(below) => below.put_pieces(key, pieces, replaces),
+            None => pieces::put_in_memory(self, key, pieces, replaces),
+        }
     }
 
     /// Removes a value; returns `false` if there was none.
-    fn delete(&self, _key: &Key) -> Result<bool> {
-        Err(read_only())
+    fn delete(&self, key: &Key) -> Result<bool> {
+        writable_below(self)?.delete(key)
     }
 
     /// Takes the lock of `key` that the store shares with other programs, if it has such locks. The
@@ -506,13 +541,16 @@ pub trait Store: Send + Sync {
     /// # Errors
     ///
     /// EIO if the lock is not free within the configured timeout, measured from `since`.
-    fn lock(&self, _key: &Key, _since: Instant) -> Result<KeyLock> {
-        Ok(KeyLock::default())
+    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        match self.below() {
+            Some(below) => below.lock(key, since),
+            None => Ok(KeyLock::default()),
+        }
     }
 
     /// Makes durable every change whose call returned before this one began.
     fn sync(&self) -> Result<()> {
-        Err(read_only())
+        writable_below(self)?.sync()
     }
 
     /// Creates an empty prefix.
@@ -520,8 +558,8 @@ pub trait Store: Send + Sync {
     /// # Errors
     ///
     /// EEXIST if the key exists, ENOENT if the prefix above it does not.
-    fn make_prefix(&self, _key: &Key) -> Result<()> {
-        Err(read_only())
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        writable_below(self)?.make_prefix(key)
     }
 
     /// Removes an empty prefix. A store that cannot list also removes the values below it that it
@@ -530,20 +568,23 @@ pub trait Store: Send + Sync {
     /// # Errors
     ///
     /// ENOTEMPTY if it is not empty.
-    fn remove_prefix(&self, _key: &Key) -> Result<()> {
-        Err(read_only())
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        writable_below(self)?.remove_prefix(key)
     }
 
     /// Renames `from` to `to` like rename(2): a value replaces a value, and a prefix with
     /// everything below it replaces an empty prefix.
-    fn rename(&self, _from: &Key, _to: &Key) -> Result<()> {
-        Err(read_only())
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        writable_below(self)?.rename(from, to)
     }
 
     /// Sets the permission bits of a value or prefix; the umask of the process applies to one that
     /// is created. A value that is replaced keeps its bits. A store without modes ignores them.
-    fn set_mode(&self, _key: &Key, _mode: u32, _target: ModeTarget) -> Result<()> {
-        Ok(())
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+        match self.below() {
+            Some(below) => below.set_mode(key, mode, target),
+            None => Ok(()),
+        }
     }
 
     /// Opens the value as a local file for reading and writing in place. With `create`, creates a
@@ -553,15 +594,21 @@ pub trait Store: Send + Sync {
     ///
     /// [`Kind::Unsupported`] if values are not files; with `create` and `exclusive`, EEXIST if the
     /// file exists.
-    fn writable_file(&self, _key: &Key, _create: bool, _exclusive: bool) -> Result<File> {
-        if self.is_writable() {
-            Err(Error::unsupported(
-                "values of this kind of store are not files",
-            ))
-        } else {
-            Err(read_only())
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        match self.below() {
+            Some(below) => below.writable_file(key, create, exclusive),
+            None if self.is_writable() => {
+                let why = "values of this kind of store are not files";
+                Err(Error::unsupported(why))
+            }
+            None => Err(read_only()),
         }
     }
+}
+
+/// Returns the store below that is written in place of a layer.
+fn writable_below(layer: &(impl Store + ?Sized)) -> Result<&dyn Store> {
+    layer.below().ok_or_else(read_only)
 }
 
 /// Fills `out` with the bytes from `offset` on, and truncates it if the file ends earlier.

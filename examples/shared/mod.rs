@@ -10,7 +10,7 @@ use std::sync::Arc;
 use zarrfs::array::hierarchy::{Hierarchy, StoredNode};
 use zarrfs::array::{Array, Scratch};
 use zarrfs::stats::Stats;
-use zarrfs::store::{DirectoryStore, Key, MemoryStore, Store};
+use zarrfs::store::{DirectoryStore, Key, MemoryStore, Readable, Store};
 use zarrfs::zarr::grid::ChunkId;
 use zarrfs::zarr::metadata::{V1Order, ZARRAY};
 

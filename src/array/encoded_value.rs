@@ -5,7 +5,9 @@
 
 use super::Array;
 use crate::error::{Error, Kind, Result};
-use crate::store::{Entry, Key, Listing, Replaces, Stat, Store, ValuePiece, Version, read_at};
+use crate::store::{
+    Entry, Key, Listing, Readable, Replaces, Stat, Store, ValuePiece, Version, read_at,
+};
 use crate::util::memory;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::ArrayMetadata;
@@ -21,7 +23,7 @@ struct SingleValueStore {
     stat: Stat,
 }
 
-impl Store for SingleValueStore {
+impl Readable for SingleValueStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         if *key == self.key && self.stat.size > limit {
             return Err(Error::damaged(format!(
@@ -58,6 +60,8 @@ impl Store for SingleValueStore {
         self.key.to_string()
     }
 }
+
+impl Store for SingleValueStore {}
 
 impl Array {
     /// Returns the chunks of the value that holds `chunk`.

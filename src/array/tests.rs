@@ -1,6 +1,6 @@
 use super::*;
 use crate::error::Kind;
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, Readable};
 use proptest::prelude::*;
 
 fn document(codecs: &str) -> String {

@@ -1,7 +1,9 @@
 use super::*;
 use crate::array::Array;
 use crate::error::Result;
-use crate::store::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, delegate_store};
+use crate::store::{
+    Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, Version, delegate_store,
+};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::ArrayMetadata;
 use std::ops::Range;
@@ -17,7 +19,7 @@ struct SlowStore {
     no_files_left: std::sync::atomic::AtomicBool,
 }
 
-impl Store for SlowStore {
+impl Readable for SlowStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.gets.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(20));
@@ -27,21 +29,28 @@ impl Store for SlowStore {
         }
         self.inner.get(key, limit, value)
     }
+
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         self.inner.get_range(key, range, value)
     }
+
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         self.inner.stat(key)
     }
+
     fn list(&self, prefix: &Key) -> Result<Listing> {
         self.inner.list(prefix)
     }
+
+    fn location(&self) -> String {
+        self.inner.location()
+    }
+}
+
+impl Store for SlowStore {
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         assert!(!self.panic.load(Ordering::SeqCst), "a panic on demand");
         self.inner.put(key, value)
-    }
-    fn location(&self) -> String {
-        self.inner.location()
     }
 }
 
@@ -296,10 +305,11 @@ struct Restless {
     meet: std::sync::Barrier,
 }
 
-impl Store for Restless {
+impl Readable for Restless {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.inner.get(key, limit, value)
     }
+
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         if range.start > 0 {
             self.inner.insert(key.as_str(), self.frame.clone());
@@ -307,16 +317,21 @@ impl Store for Restless {
         }
         self.inner.get_range(key, range, value)
     }
+
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         self.inner.stat(key)
     }
+
     fn list(&self, prefix: &Key) -> Result<Listing> {
         self.inner.list(prefix)
     }
+
     fn location(&self) -> String {
         self.inner.location()
     }
 }
+
+impl Store for Restless {}
 
 #[test]
 fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
@@ -424,8 +439,12 @@ struct Contended {
     first: AtomicUsize,
 }
 
+impl Readable for Contended {
+    delegate_store!(below: get get_range stat list location);
+}
+
 impl Store for Contended {
-    delegate_store!(below: get get_range stat list location is_writable put);
+    delegate_store!(below: is_writable put);
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let left = self

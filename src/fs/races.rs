@@ -5,7 +5,7 @@ use crate::array::hierarchy::Hierarchy;
 use crate::array::hierarchy::MetadataFile;
 use crate::error::Kind;
 use crate::fs::tree::{FLAT, ROOT_INODE};
-use crate::store::{Key, MemoryStore, Replaces, Store, Version, delegate_store};
+use crate::store::{Key, MemoryStore, Readable, Replaces, Store, Version, delegate_store};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::V1Order;
 use std::sync::Barrier;
@@ -144,9 +144,12 @@ struct Waiting {
     looking: Barrier,
 }
 
+impl Readable for Waiting {
+    delegate_store!(below: get get_range stat list location lists_all concurrency);
+}
+
 impl Store for Waiting {
-    delegate_store!(below: get get_range stat list put delete rename make_prefix remove_prefix sync is_writable check_writable);
-    delegate_store!(below: location lists_all concurrency);
+    delegate_store!(below: put delete rename make_prefix remove_prefix sync is_writable check_writable);
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let stored = self.below.put_if(key, value, replaces);

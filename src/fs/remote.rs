@@ -5,8 +5,8 @@ use super::*;
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::fs::tree::{FLAT, ROOT_INODE};
 use crate::store::{
-    FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Store, UnlistedStore,
-    delegate_store,
+    FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Readable, Store,
+    UnlistedStore, delegate_store,
 };
 use crate::zarr::metadata::V1Order;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,13 +24,16 @@ struct RemoteStore {
     below: Arc<dyn Store>,
 }
 
-impl Store for RemoteStore {
-    delegate_store!(below: get get_range stat list lists_all location is_writable put put_if delete sync make_prefix
-        remove_prefix rename);
+impl Readable for RemoteStore {
+    delegate_store!(below: get get_range stat list lists_all location);
 
     fn concurrency(&self) -> usize {
         64
     }
+}
+
+impl Store for RemoteStore {
+    delegate_store!(below: is_writable put put_if delete sync make_prefix remove_prefix rename);
 }
 
 /// One of several machines that mount the same store.

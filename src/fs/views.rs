@@ -6,8 +6,8 @@ use crate::array::hierarchy::{DOCUMENTS, Hierarchy};
 use crate::export::Format;
 use crate::fs::tree::{Headers, Views};
 use crate::store::{
-    FaultyStore, FirstNames, MemoryStore, MetadataCache, PagedListing, Reach, SimulatedRemote,
-    Store, delegate_store,
+    FaultyStore, FirstNames, MemoryStore, MetadataCache, PagedListing, Reach, Readable,
+    SimulatedRemote, Store, delegate_store,
 };
 use crate::zarr::metadata::V1Order;
 use proptest::prelude::*;
@@ -163,9 +163,11 @@ struct SimulatedBucket {
     below: Arc<SimulatedRemote>,
 }
 
-impl Store for SimulatedBucket {
+impl Readable for SimulatedBucket {
     delegate_store!(below: get get_range stat list lists_all concurrency location);
 }
+
+impl Store for SimulatedBucket {}
 
 impl PagedListing for SimulatedBucket {
     fn first_names(&self, prefix: &Key) -> Result<Option<FirstNames>> {

@@ -1,7 +1,7 @@
 //! Reads that ask the store for the size of a value first: [`get_counted`], and the end of a value
 //! for stores that cannot return it by one request.
 
-use super::{EntryKind, Key, Stat, Store};
+use super::{EntryKind, Key, Readable, Stat, Store};
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::Grant;
 
@@ -21,8 +21,9 @@ pub struct Counted {
     pub memory: Grant,
 }
 
-/// Reads the value of `key` like [`Store::get`], with a grant for its memory. The grant follows the
-/// size that the store reports, so a store cannot make the program allocate more than it announced.
+/// Reads the value of `key` like [`Readable::get`], with a grant for its memory. The grant follows
+/// the size that the store reports, so a store cannot make the program allocate more than it
+/// announced.
 ///
 /// # Errors
 ///
@@ -61,9 +62,9 @@ pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Co
     Ok(None)
 }
 
-/// Implements [`Store::get_end`] by asking for the size first.
+/// Implements [`Readable::get_end`] by asking for the size first.
 pub(super) fn get_end_by_stat(
-    store: &(impl Store + ?Sized),
+    store: &(impl Readable + ?Sized),
     key: &Key,
     len: u64,
     value: &mut Vec<u8>,

@@ -8,8 +8,8 @@ mod root;
 mod write;
 
 use super::{
-    Entry, EntryKind, Key, KeyLock, Listing, LockFiles, ModeTarget, Replaces, Space, Stat, Store,
-    ValuePiece, Version, check_size, read_at,
+    Entry, EntryKind, Key, KeyLock, Listing, LockFiles, ModeTarget, Readable, Replaces, Space,
+    Stat, Store, ValuePiece, Version, check_size, read_at,
 };
 use crate::error::{Error, Result};
 use crate::stats::Stats;
@@ -140,7 +140,7 @@ impl DirectoryStore {
     }
 }
 
-impl Store for DirectoryStore {
+impl Readable for DirectoryStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let Some((file, stat)) = self.open_value(key)? else {
             return Ok(None);
@@ -255,7 +255,9 @@ impl Store for DirectoryStore {
     fn location(&self) -> String {
         self.path.display().to_string()
     }
+}
 
+impl Store for DirectoryStore {
     fn space(&self) -> Result<Option<Space>> {
         let s = fs::fstatvfs(self.root.held().as_fd())?;
         Ok(Some(Space {

@@ -9,7 +9,7 @@ mod cache_directory;
 mod cached_file;
 mod usage;
 
-use super::{Key, Replaces, Stat, Store, ValuePiece, Version, delegate_store};
+use super::{Key, Listing, Readable, Replaces, Stat, Store, ValuePiece, Version};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
 use cache_directory::CacheDirectory;
@@ -129,7 +129,11 @@ impl DiskCache {
     }
 }
 
-impl Store for DiskCache {
+impl Readable for DiskCache {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&*self.below)
+    }
+
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let name = self.name(key);
         if let Some((cached, now)) = self.find(key, &name)?
@@ -164,9 +168,20 @@ impl Store for DiskCache {
         Ok(stat)
     }
 
-    delegate_store!(below: get_end stat stat_many list lists_all concurrency forget file location space lock sync);
-    delegate_store!(below: is_writable check_writable make_prefix remove_prefix set_mode lists_nodes hint);
+    fn location(&self) -> String {
+        self.below.location()
+    }
 
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.below.stat(key)
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.below.list(prefix)
+    }
+}
+
+impl Store for DiskCache {
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let version = self.below.put(key, value)?;
         self.insert(&self.name(key), &version, value);

@@ -4,11 +4,12 @@
 //! that a concurrent change by another program causes an error and is never overwritten.
 
 use super::{
-    Entry, EntryKind, Key, Listing, PrefixStore, Replaces, Stat, Store, Version, delegate_store,
+    Entry, EntryKind, Key, Listing, PrefixStore, Readable, Replaces, Stat, Store, Version,
 };
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::lock;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -181,7 +182,7 @@ impl KnownKeys {
     }
 }
 
-impl Store for LevelCache {
+impl Readable for LevelCache {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let mut known = lock(&self.known);
         if matches!(self.known_stat(&mut known, key), Some(None)) {
@@ -228,7 +229,35 @@ impl Store for LevelCache {
         }
     }
 
-    delegate_store!(below: get_range lists_all concurrency location is_writable check_writable sync);
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.below.get_range(key, range, value)
+    }
+
+    fn lists_all(&self) -> bool {
+        self.below.lists_all()
+    }
+
+    fn concurrency(&self) -> usize {
+        self.below.concurrency()
+    }
+
+    fn location(&self) -> String {
+        self.below.location()
+    }
+}
+
+impl Store for LevelCache {
+    fn is_writable(&self) -> bool {
+        self.below.is_writable()
+    }
+
+    fn check_writable(&self, prefix: &Key) -> Result<()> {
+        self.below.check_writable(prefix)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.below.sync()
+    }
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let mut known = lock(&self.known);

@@ -8,7 +8,7 @@
 //! one. Therefore users who cannot write a lock file cannot read it either.
 
 use super::directory::stat_of;
-use super::{DirectoryStore, Key, Store, Version};
+use super::{DirectoryStore, Key, Readable, Version};
 use crate::error::{Error, Kind, Result};
 use rustix::fs::{Mode, fchmod, fstat};
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! A store in memory.
 
 use super::{
-    Entry, EntryKind, Key, Listing, Replaces, Stat, Store, Version, check_prefix, check_rename,
-    check_size,
+    Entry, EntryKind, Key, Listing, Readable, Replaces, Stat, Store, Version, check_prefix,
+    check_rename, check_size,
 };
 use crate::error::{Error, Result};
 use crate::util::memory::lock;
@@ -119,7 +119,7 @@ fn stat_of(value: Option<&(Vec<u8>, u64)>) -> Stat {
     }
 }
 
-impl Store for MemoryStore {
+impl Readable for MemoryStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let content = self.lock();
         let Some((bytes, version)) = content.value(key) else {
@@ -169,7 +169,9 @@ impl Store for MemoryStore {
     fn location(&self) -> String {
         "memory:".to_string()
     }
+}
 
+impl Store for MemoryStore {
     fn is_writable(&self) -> bool {
         true
     }

@@ -4,13 +4,14 @@
 
 use super::level::KnownNames;
 use super::{
-    Entry, EntryKind, Hint, Key, Listing, PagedListing, Reach, Replaces, Stat, Store, ValuePiece,
-    Version, delegate_store, stat_many_with,
+    Entry, EntryKind, Hint, Key, Listing, PagedListing, Reach, Readable, Replaces, Stat, Store,
+    ValuePiece, Version, stat_many_with,
 };
 use crate::error::{Error, Kind, Result};
 use crate::util::memory::{self, lock};
 use contents::{CacheContents, KeyChange, ListingRun, MAX_NAMES};
 use std::fs::File;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub struct MetadataCache {
 }
 
 impl MetadataCache {
-    /// Creates a cache over `below` whose entries live for `ttl`, or forever. [`Store::forget`]
+    /// Creates a cache over `below` whose entries live for `ttl`, or forever. [`Readable::forget`]
     /// invalidates them earlier.
     pub fn new(below: Arc<dyn PagedListing>, ttl: Option<Duration>) -> Self {
         let contents = Arc::new(Mutex::new(CacheContents::new(ttl)));
@@ -112,7 +113,11 @@ impl MetadataCache {
     }
 }
 
-impl Store for MetadataCache {
+impl Readable for MetadataCache {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&*self.below)
+    }
+
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let known = {
             let mut contents = lock(&self.contents);
@@ -259,9 +264,16 @@ impl Store for MetadataCache {
         }
     }
 
-    delegate_store!(below: get_range lists_all lists_nodes concurrency file location space);
-    delegate_store!(below: is_writable check_writable lock sync set_mode);
+    fn location(&self) -> String {
+        self.below.location()
+    }
 
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.below.get_range(key, range, value)
+    }
+}
+
+impl Store for MetadataCache {
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.below.put(key, value);
         self.changed(key, &put, PUT);

@@ -31,8 +31,8 @@ mod web;
 mod write;
 
 use super::{
-    FirstNames, Key, Listing, ObjectOptions, PagedListing, Replaces, Stat, Store, ValuePages,
-    ValuePiece, Version, pieces, read_only,
+    FirstNames, Key, Listing, ObjectOptions, PagedListing, Readable, Replaces, Stat, Store,
+    ValuePages, ValuePiece, Version, pieces, read_only,
 };
 use crate::error::{Error, Result};
 use crate::stats::Stats;
@@ -186,7 +186,7 @@ fn open_web(
     })
 }
 
-impl Store for ObjectStore {
+impl Readable for ObjectStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let server = self.server.clone();
         let key = key.clone();
@@ -270,7 +270,9 @@ impl Store for ObjectStore {
     fn location(&self) -> String {
         self.location.clone()
     }
+}
 
+impl Store for ObjectStore {
     fn is_writable(&self) -> bool {
         self.bucket.is_some()
     }

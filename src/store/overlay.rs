@@ -32,8 +32,8 @@ pub use overlay_directory::OverlayDirectory;
 pub use record::ChangeKind;
 
 use super::{
-    EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Space, Stat, Store,
-    SubtreeLocks, ValuePiece, Version, both, delegate_store, stat_many_with,
+    EntryKind, Hint, Key, KeyLock, Listing, ModeTarget, Permissions, Readable, Replaces, Space,
+    Stat, Store, SubtreeLocks, ValuePiece, Version, both, stat_many_with,
 };
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
@@ -254,7 +254,7 @@ impl OverlayStore {
     }
 }
 
-impl Store for OverlayStore {
+impl Readable for OverlayStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.read(key, |store| store.get(key, limit, value))
     }
@@ -359,13 +359,36 @@ impl Store for OverlayStore {
         ))
     }
 
-    delegate_store!(lower: lists_all lists_nodes hint concurrency forget
-        location);
-
     fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
         self.read(key, |store| store.file(key))
     }
 
+    fn lists_all(&self) -> bool {
+        self.lower.lists_all()
+    }
+
+    fn lists_nodes(&self) -> bool {
+        self.lower.lists_nodes()
+    }
+
+    fn hint(&self, hint: Hint) {
+        self.lower.hint(hint);
+    }
+
+    fn concurrency(&self) -> usize {
+        self.lower.concurrency()
+    }
+
+    fn forget(&self, prefix: &Key) {
+        self.lower.forget(prefix);
+    }
+
+    fn location(&self) -> String {
+        self.lower.location()
+    }
+}
+
+impl Store for OverlayStore {
     fn space(&self) -> Result<Option<Space>> {
         self.upper.space()
     }

@@ -2,8 +2,8 @@
 //! prefix is.
 
 use super::{
-    Hint, Key, KeyLock, Listing, ModeTarget, Replaces, Stat, Store, ValuePiece, Version,
-    delegate_store,
+    Hint, Key, KeyLock, Listing, ModeTarget, Readable, Replaces, Space, Stat, Store, ValuePiece,
+    Version,
 };
 use crate::error::Result;
 use std::fs::File;
@@ -32,9 +32,7 @@ impl PrefixStore {
     }
 }
 
-impl Store for PrefixStore {
-    delegate_store!(below: lists_all lists_nodes concurrency space is_writable sync);
-
+impl Readable for PrefixStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.below.get(&self.full(key), limit, value)
     }
@@ -92,6 +90,32 @@ impl Store for PrefixStore {
         )
     }
 
+    fn lists_all(&self) -> bool {
+        self.below.lists_all()
+    }
+
+    fn lists_nodes(&self) -> bool {
+        self.below.lists_nodes()
+    }
+
+    fn concurrency(&self) -> usize {
+        self.below.concurrency()
+    }
+}
+
+impl Store for PrefixStore {
+    fn space(&self) -> Result<Option<Space>> {
+        self.below.space()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.below.is_writable()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.below.sync()
+    }
+
     fn check_writable(&self, prefix: &Key) -> Result<()> {
         self.below.check_writable(&self.full(prefix))
     }
@@ -136,6 +160,7 @@ impl Store for PrefixStore {
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
         self.below.rename(&self.full(from), &self.full(to))
     }
+
     fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
         self.below.writable_file(&self.full(key), create, exclusive)
     }

@@ -16,7 +16,7 @@ mod template;
 
 use super::reopening::Reopening;
 use super::sorted_names::{SortedListing, SortedNames};
-use super::{EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size};
+use super::{EntryKind, Key, Listing, Permissions, Readable, Stat, Store, Version, check_size};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::util::memory;
@@ -349,7 +349,7 @@ impl ReferenceStore {
     }
 }
 
-impl Store for ReferenceStore {
+impl Readable for ReferenceStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let opened = self.known()?;
         let stat = match opened.index.find(key.as_str()) {
@@ -456,6 +456,8 @@ impl Store for ReferenceStore {
         format!("{}{}", below.trim_end_matches('/'), self.key)
     }
 }
+
+impl Store for ReferenceStore {}
 
 /// Checks that a target has the bytes of a reference.
 fn check_end(target: &Stat, offset: u64, len: u64) -> Result<()> {

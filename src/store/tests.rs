@@ -1,5 +1,7 @@
 use super::*;
 use proptest::prelude::*;
+use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -100,10 +102,11 @@ proptest! {
 #[test]
 fn a_read_only_store_refuses_writes() {
     struct ReadOnly(MemoryStore);
-    impl Store for ReadOnly {
+    impl Readable for ReadOnly {
         fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
             self.0.get(key, limit, value)
         }
+
         fn get_range(
             &self,
             key: &Key,
@@ -112,16 +115,21 @@ fn a_read_only_store_refuses_writes() {
         ) -> Result<Option<Stat>> {
             self.0.get_range(key, range, value)
         }
+
         fn stat(&self, key: &Key) -> Result<Option<Stat>> {
             self.0.stat(key)
         }
+
         fn list(&self, prefix: &Key) -> Result<Listing> {
             self.0.list(prefix)
         }
+
         fn location(&self) -> String {
             self.0.location()
         }
     }
+
+    impl Store for ReadOnly {}
     let store = ReadOnly(MemoryStore::default());
     let key = Key::root().join("k");
     let answers = [
@@ -137,4 +145,75 @@ fn a_read_only_store_refuses_writes() {
             .all(|a| a.as_ref().is_err_and(|e| e.kind() == Kind::ReadOnly)),
         "{answers:?}"
     );
+}
+
+/// A layer that implements only what each store must.
+struct ThinLayer {
+    inner: Arc<dyn Store>,
+}
+
+impl Readable for ThinLayer {
+    delegate_store!(inner: get get_range stat list location);
+
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&*self.inner)
+    }
+}
+
+impl Store for ThinLayer {}
+
+#[test]
+fn a_layer_asks_the_store_below_for_what_it_does_not_implement() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    std::fs::create_dir(&path).unwrap();
+    let locks = LockFiles::open(&folder.path().join("locks"), Duration::from_secs(9)).unwrap();
+    let below = DirectoryStore::open(&path).unwrap();
+    let inner = Arc::new(below.with_locks(locks));
+    let layer = ThinLayer { inner };
+    let (value, moved) = (key("a/b"), key("c/b"));
+    layer.put(&value, b"one").unwrap();
+    layer.put_if(&value, b"two", Replaces::Anything).unwrap();
+    // a directory compares versions only for pieces
+    let pieces = [ValuePiece::Bytes(b"three")];
+    let put = layer.put_pieces(&value, &pieces, Replaces::Nothing);
+    assert_eq!(put.unwrap(), None);
+    assert_eq!(std::fs::read(path.join("a/b")).unwrap(), b"two");
+    assert!(layer.file(&value).unwrap().is_some());
+    assert!(layer.writable_file(&value, false, false).is_ok());
+    assert!(layer.space().unwrap().is_some() && layer.is_writable());
+    assert!(layer.check_writable(&key("a")).is_ok() && layer.check_writable(&key("no")).is_err());
+    layer.set_mode(&value, 0o600, ModeTarget::Existing).unwrap();
+    let permissions = layer.stat(&value).unwrap().unwrap().permissions.unwrap();
+    assert_eq!(permissions.mode(), 0o600);
+    let _lock = layer.lock(&value, Instant::now()).unwrap();
+    assert!(folder.path().join("locks/a/b").exists());
+    layer.make_prefix(&key("c")).unwrap();
+    layer.rename(&value, &moved).unwrap();
+    layer.remove_prefix(&key("a")).unwrap();
+    assert!(layer.delete(&moved).unwrap());
+    layer.sync().unwrap();
+}
+
+#[test]
+fn a_layer_reads_as_the_store_below_does() {
+    let memory = MemoryStore::default();
+    memory.insert("a", "value");
+    let unlisted = Arc::new(UnlistedStore::new(Arc::new(memory)));
+    let below = Arc::new(FaultyStore::remote(unlisted));
+    let layer = ThinLayer {
+        inner: below.clone(),
+    };
+    assert!(!layer.lists_all() && !layer.lists_nodes() && layer.concurrency() > 1);
+    let mut end = Vec::new();
+    layer.get_end(&key("a"), 2, &mut end).unwrap();
+    assert_eq!(end, b"ue");
+    assert_eq!(below.calls(Operation::Stat), 0);
+    let mut keys = [key("a"), key("b")].into_iter();
+    let mut found = Vec::new();
+    layer.stat_many(&mut keys, &mut |stat| {
+        found.push(stat.unwrap().is_some());
+        true
+    });
+    assert_eq!(found, [true, false]);
 }

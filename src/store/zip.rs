@@ -16,9 +16,7 @@ mod stream;
 
 use super::reopening::Reopening;
 use super::sorted_names::{SortedListing, SortedNames};
-use super::{
-    EntryKind, Key, Listing, Permissions, Stat, Store, Version, check_size, delegate_store,
-};
+use super::{EntryKind, Key, Listing, Permissions, Readable, Stat, Store, Version, check_size};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::util::memory;
@@ -305,7 +303,7 @@ impl ZipStore {
     }
 }
 
-impl Store for ZipStore {
+impl Readable for ZipStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.read(|opened| opened.get(self.name(opened, key).as_str(), limit, value))
     }
@@ -344,8 +342,6 @@ impl Store for ZipStore {
         Ok(Box::new(SortedListing::new(opened, &name).map(Ok)))
     }
 
-    delegate_store!(below: concurrency);
-
     fn forget(&self, _prefix: &Key) {
         self.below.forget(&self.key);
         self.opened.forget();
@@ -355,7 +351,13 @@ impl Store for ZipStore {
         let below = self.below.location();
         format!("{}{}", below.trim_end_matches('/'), self.key)
     }
+
+    fn concurrency(&self) -> usize {
+        self.below.concurrency()
+    }
 }
+
+impl Store for ZipStore {}
 
 fn keeps_changing() -> Error {
     Error::new(

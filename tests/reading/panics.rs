@@ -10,21 +10,23 @@ use zarrfs::fs::tree::Tree;
 use zarrfs::fs::{Fs, Options};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
 use zarrfs::stats::Stats;
-use zarrfs::store::{Key, Listing, MemoryStore, Stat, Store, Version};
+use zarrfs::store::{Key, Listing, MemoryStore, Readable, Stat, Store, Version};
 use zarrfs::zarr::metadata::V1Order;
 
 /// A store that panics when a key contains "panic".
 struct Panicking(MemoryStore);
 
-impl Store for Panicking {
+impl Readable for Panicking {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         assert!(!key.as_str().contains("panic"), "told to panic at {key}");
         self.0.get(key, limit, value)
     }
+
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         assert!(!key.as_str().contains("panic"), "told to panic at {key}");
         self.0.get_range(key, range, value)
     }
+
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         assert!(
             !key.as_str().contains("panic-stat"),
@@ -32,13 +34,17 @@ impl Store for Panicking {
         );
         self.0.stat(key)
     }
+
     fn list(&self, prefix: &Key) -> Result<Listing> {
         self.0.list(prefix)
     }
+
     fn location(&self) -> String {
         "a store, with a comma".to_string()
     }
 }
+
+impl Store for Panicking {}
 
 /// A mountpoint that is unmounted on drop, even if the test fails.
 struct Unmount(Mountpoint);

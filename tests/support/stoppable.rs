@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 use zarrfs::error::Result;
-use zarrfs::store::{DirectoryStore, Key, KeyLock, Listing, Replaces, Space, Stat, Store, Version};
+use zarrfs::store::{
+    DirectoryStore, Key, KeyLock, Listing, Readable, Replaces, Space, Stat, Store, Version,
+};
 
 /// A directory store whose calls block on demand.
 pub struct StoppableStore {
@@ -71,7 +73,7 @@ impl StoppableStore {
     }
 }
 
-impl Store for StoppableStore {
+impl Readable for StoppableStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.inner(Some(key)).get(key, limit, value)
     }
@@ -95,7 +97,9 @@ impl Store for StoppableStore {
     fn location(&self) -> String {
         self.inner.location()
     }
+}
 
+impl Store for StoppableStore {
     fn space(&self) -> Result<Option<Space>> {
         self.inner.space()
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::error::Result;
-use crate::store::{Key, Listing, MemoryStore, Stat, Store, delegate_store};
+use crate::store::{Key, Listing, MemoryStore, Readable, Stat, Store, delegate_store};
 use crate::zarr::metadata::ArrayMetadata;
 
 fn tag(n: u64) -> VersionTag {
@@ -13,12 +13,16 @@ struct MaybeRemote {
     concurrency: usize,
 }
 
-impl Store for MaybeRemote {
-    delegate_store!(below: get get_range stat list location is_writable put);
+impl Readable for MaybeRemote {
+    delegate_store!(below: get get_range stat list location);
 
     fn concurrency(&self) -> usize {
         self.concurrency
     }
+}
+
+impl Store for MaybeRemote {
+    delegate_store!(below: is_writable put);
 }
 
 /// Returns a store with `stored` chunks and an array of it. The array has many chunks of one byte.
@@ -180,29 +184,36 @@ fn versions_are_stored_only_if_all_of_them_are() {
 /// A store that stops answering.
 struct Silent;
 
-impl Store for Silent {
+impl Readable for Silent {
     fn get(&self, _: &Key, _: u64, _: &mut Vec<u8>) -> Result<Option<Version>> {
         Ok(None)
     }
+
     fn get_range(&self, _: &Key, _: std::ops::Range<u64>, _: &mut Vec<u8>) -> Result<Option<Stat>> {
         Ok(None)
     }
+
     fn stat(&self, _: &Key) -> Result<Option<Stat>> {
         Ok(None)
     }
+
     fn stat_many(
         &self,
         _: &mut dyn Iterator<Item = Key>,
         _: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
     }
+
     fn list(&self, _: &Key) -> Result<Listing> {
         Ok(Box::new(std::iter::empty()))
     }
+
     fn location(&self) -> String {
         "silent".into()
     }
 }
+
+impl Store for Silent {}
 
 #[test]
 fn a_version_without_an_answer_is_not_stored() {

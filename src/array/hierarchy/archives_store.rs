@@ -6,8 +6,8 @@ use super::stores::{is_archive_name, is_outside, split_archive};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
-    Entry, EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Replaces, Stat, Store,
-    ValuePiece, Version, ZipStore, delegate_store,
+    Entry, EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Readable, Replaces, Stat,
+    Store, ValuePiece, Version, ZipStore,
 };
 use crate::util::memory::{self, Reclaim, lock};
 use lru::LruCache;
@@ -212,8 +212,10 @@ fn listed(entry: Entry) -> Entry {
     }
 }
 
-impl Store for ArchivesStore {
-    delegate_store!(below: lists_all lists_nodes hint concurrency location space is_writable sync);
+impl Readable for ArchivesStore {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&*self.below)
+    }
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.at(key, |store, key| store.get(key, limit, value))
@@ -306,6 +308,12 @@ impl Store for ArchivesStore {
         self.at(key, |store, key| store.file(key))
     }
 
+    fn location(&self) -> String {
+        self.below.location()
+    }
+}
+
+impl Store for ArchivesStore {
     fn check_writable(&self, prefix: &Key) -> Result<()> {
         self.check_outside(prefix)?;
         self.below.check_writable(prefix)

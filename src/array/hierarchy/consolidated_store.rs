@@ -10,8 +10,8 @@ use super::{DocumentFormat, OWN, REMOVED};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::store::{
-    EntryKind, Hint, Key, Listing, PrefixStore, Replaces, Stat, Store, ValuePiece, Version,
-    delegate_store, get_counted, stat_many_with,
+    EntryKind, Hint, Key, Listing, PrefixStore, Readable, Replaces, Stat, Store, ValuePiece,
+    Version, get_counted, stat_many_with,
 };
 use crate::util::memory::lock;
 use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
@@ -313,7 +313,11 @@ impl ConsolidatedStore {
     }
 }
 
-impl Store for ConsolidatedStore {
+impl Readable for ConsolidatedStore {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&*self.below)
+    }
+
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let Some(outline) = self.outline_of(key)? else {
             return self.below.get(key, limit, value);
@@ -456,9 +460,6 @@ impl Store for ConsolidatedStore {
         }
     }
 
-    delegate_store!(below: lists_all concurrency file location space is_writable check_writable lock sync writable_file
-        set_mode);
-
     /// Requests the content of those nodes alone that `.zmetadata` does not contain.
     fn hint(&self, hint: Hint) {
         let Hint::Nodes(prefixes) = hint else {
@@ -472,6 +473,12 @@ impl Store for ConsolidatedStore {
         self.below.hint(Hint::Nodes(&unknown));
     }
 
+    fn location(&self) -> String {
+        self.below.location()
+    }
+}
+
+impl Store for ConsolidatedStore {
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.check_put(key)?;
         self.below.put(key, value)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Kind;
-use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Version};
+use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Readable, Version};
 use crate::util::json::{self, Value};
 use crate::zarr::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT};
 
@@ -276,7 +276,7 @@ fn documents_may_begin_with_a_byte_order_mark() {
 /// Answers every listing with the same prefix.
 struct Endless;
 
-impl Store for Endless {
+impl Readable for Endless {
     fn get(&self, _: &Key, _: u64, _: &mut Vec<u8>) -> Result<Option<Version>> {
         Ok(None)
     }
@@ -298,6 +298,8 @@ impl Store for Endless {
         "endless".to_string()
     }
 }
+
+impl Store for Endless {}
 
 #[test]
 fn every_traversal_ends_and_says_what_is_left_out() {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::array::{ArrayEntry, PendingBytes, Ranges, Scratch};
-use crate::store::{Key, MemoryStore, Store, delegate_store};
+use crate::store::{Key, MemoryStore, Readable, Store, delegate_store};
 use crate::util::json::{Value, json};
 use crate::zarr::metadata::ArrayMetadata;
 
@@ -236,8 +236,8 @@ impl Replaced {
     }
 }
 
-impl Store for Replaced {
-    delegate_store!(store: get stat list location is_writable put put_if put_pieces delete sync);
+impl Readable for Replaced {
+    delegate_store!(store: get stat list location);
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         self.replace();
@@ -252,6 +252,10 @@ impl Store for Replaced {
     fn concurrency(&self) -> usize {
         if self.is_remote { 64 } else { 1 }
     }
+}
+
+impl Store for Replaced {
+    delegate_store!(store: is_writable put put_if put_pieces delete sync);
 }
 
 #[test]

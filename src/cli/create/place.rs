@@ -4,7 +4,7 @@ use super::CreateArgs;
 use crate::array::hierarchy::REMOVED;
 use crate::cli::{CommandFailure, StoreLocation, location};
 use crate::error::Error;
-use crate::store::{Key, LevelCache, Store};
+use crate::store::{Key, LevelCache, Readable, Store};
 use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;

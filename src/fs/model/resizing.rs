@@ -3,6 +3,7 @@
 use super::*;
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::fs::resize::Added;
+use crate::store::Readable;
 use crate::util::json::{self, Value};
 
 /// Maximum number of items, so that an array stays small.

@@ -3,7 +3,7 @@
 
 use super::DirectoryStore;
 use crate::error::{Error, Kind, Result};
-use crate::store::{EntryKind, Key, Permissions, Stat, Store, Version};
+use crate::store::{EntryKind, Key, Permissions, Readable, Stat, Version};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

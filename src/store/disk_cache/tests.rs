@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault};
+use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, delegate_store};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -25,7 +25,9 @@ fn tagged(stat: Stat) -> Stat {
     }
 }
 
-impl Store for Server {
+impl Readable for Server {
+    delegate_store!(values: list location);
+
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         Ok(self.values.get(key, limit, value)?.map(tag))
     }
@@ -37,12 +39,14 @@ impl Store for Server {
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         Ok(self.values.stat(key)?.map(tagged))
     }
+}
+
+impl Store for Server {
+    delegate_store!(values: delete rename is_writable);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.values.put(key, value).map(tag)
     }
-
-    delegate_store!(values: list delete rename location is_writable);
 }
 
 /// A server, and a directory for caches.

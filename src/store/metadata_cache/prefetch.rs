@@ -2,7 +2,7 @@
 
 use super::{MetadataCache, snapshot};
 use crate::error::Result;
-use crate::store::{Key, Stat, Store};
+use crate::store::{Key, Readable, Stat};
 use crate::util::memory::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;

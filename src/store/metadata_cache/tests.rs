@@ -288,15 +288,19 @@ struct Slow {
 
 impl PagedListing for Slow {}
 
-impl Store for Slow {
+impl Readable for Slow {
+    delegate_store!(memory: get get_range list location);
+
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         let stat = self.memory.stat(key)?;
         *lock(&self.asked) += 1;
         lock(&self.go).recv().unwrap_or(Ok(()))?;
         Ok(stat)
     }
+}
 
-    delegate_store!(memory: get get_range list location put);
+impl Store for Slow {
+    delegate_store!(memory: put);
 }
 
 #[test]
@@ -388,16 +392,18 @@ fn a_panic_of_the_sender_does_not_block_others() {
         panicked: Mutex<bool>,
     }
     impl PagedListing for Panicking {}
-    impl Store for Panicking {
+    impl Readable for Panicking {
+        delegate_store!(memory: get get_range list location);
+
         fn stat(&self, key: &Key) -> Result<Option<Stat>> {
             if !std::mem::replace(&mut *lock(&self.panicked), true) {
                 panic!("this is a test");
             }
             self.memory.stat(key)
         }
-
-        delegate_store!(memory: get get_range list location);
     }
+
+    impl Store for Panicking {}
     let store = MetadataCache::new(
         Arc::new(Panicking {
             memory: MemoryStore::default(),
@@ -425,8 +431,8 @@ impl ListedStore {
     }
 }
 
-impl Store for ListedStore {
-    delegate_store!(memory: put put_if delete is_writable check_writable location get_range);
+impl Readable for ListedStore {
+    delegate_store!(memory: location get_range);
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.add("get", key);
@@ -446,6 +452,10 @@ impl Store for ListedStore {
     fn concurrency(&self) -> usize {
         8
     }
+}
+
+impl Store for ListedStore {
+    delegate_store!(memory: put put_if delete is_writable check_writable);
 }
 
 impl PagedListing for ListedStore {

@@ -4,7 +4,8 @@ use super::OverlayStore;
 use super::record::{self, ChangeKind, ChangeRecord, RECORDS};
 use crate::error::{Error, Result};
 use crate::store::{
-    Entry, EntryKind, Key, Replaces, Stat, Store, ValuePiece, Version, check_prefix, check_rename,
+    Entry, EntryKind, Key, Readable, Replaces, Stat, Store, ValuePiece, Version, check_prefix,
+    check_rename,
 };
 use crate::util::memory;
 use crate::util::spill_file::unnamed_file;

@@ -2,7 +2,7 @@
 //! and `lock` is locked while a mount or a command uses the overlay.
 
 use crate::error::{Error, Kind, Result};
-use crate::store::{DirectoryStore, Key, Replaces, Store, ValuePiece};
+use crate::store::{DirectoryStore, Key, Readable, Replaces, Store, ValuePiece};
 use crate::util::json::{self, Value, json};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;

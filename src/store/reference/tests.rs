@@ -399,10 +399,11 @@ fn hostile_documents_are_refused() {
 fn a_document_larger_than_memory_is_refused_early() {
     // 72 MiB of references in 40 bytes of text each, made while they are read
     struct Endless;
-    impl Store for Endless {
+    impl Readable for Endless {
         fn get(&self, _: &Key, _: u64, _: &mut Vec<u8>) -> Result<Option<Version>> {
             Ok(None)
         }
+
         fn get_range(
             &self,
             _: &Key,
@@ -415,6 +416,7 @@ fn a_document_larger_than_memory_is_refused_early() {
             };
             self.stat(&Key::root())
         }
+
         fn stat(&self, _: &Key) -> Result<Option<Stat>> {
             Ok(Some(Stat::value(
                 1 << 50,
@@ -422,13 +424,17 @@ fn a_document_larger_than_memory_is_refused_early() {
                 Version::Count(1),
             )))
         }
+
         fn list(&self, _: &Key) -> Result<Listing> {
             Ok(Box::new(std::iter::empty()))
         }
+
         fn location(&self) -> String {
             "endless".to_string()
         }
     }
+
+    impl Store for Endless {}
     let Err(e) = over(Arc::new(Endless)) else {
         panic!("the string never ends")
     };
@@ -441,7 +447,7 @@ struct Replacing {
     left: AtomicUsize,
 }
 
-impl Store for Replacing {
+impl Readable for Replacing {
     delegate_store!(inner: get stat list location);
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
@@ -462,6 +468,8 @@ impl Store for Replacing {
         found
     }
 }
+
+impl Store for Replacing {}
 
 #[test]
 fn a_document_that_is_replaced_while_it_is_read_is_read_again() {

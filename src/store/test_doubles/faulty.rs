@@ -3,7 +3,8 @@
 
 use crate::error::{Error, Result};
 use crate::store::{
-    Key, KeyLock, Listing, PagedListing, Replaces, Stat, Store, ValuePiece, Version, delegate_store,
+    Key, KeyLock, Listing, PagedListing, Readable, Replaces, Stat, Store, ValuePiece, Version,
+    delegate_store,
 };
 use crate::util::memory::lock;
 use std::collections::HashMap;
@@ -200,7 +201,9 @@ impl FaultyStore {
 
 impl PagedListing for FaultyStore {}
 
-impl Store for FaultyStore {
+impl Readable for FaultyStore {
+    delegate_store!(inner: location lists_all forget);
+
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.call(Operation::Get, Some(key), || {
             self.inner.get(key, limit, value)
@@ -231,8 +234,6 @@ impl Store for FaultyStore {
         self.call(Operation::Open, Some(key), || self.inner.file(key))
     }
 
-    delegate_store!(inner: location is_writable check_writable space lists_all forget);
-
     fn concurrency(&self) -> usize {
         if self.is_remote {
             64
@@ -240,6 +241,10 @@ impl Store for FaultyStore {
             self.inner.concurrency()
         }
     }
+}
+
+impl Store for FaultyStore {
+    delegate_store!(inner: is_writable check_writable space);
 
     fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
         self.call(Operation::Lock, Some(key), || self.inner.lock(key, since))

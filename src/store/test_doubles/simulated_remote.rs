@@ -1,7 +1,9 @@
 //! A remote store simulated in memory: requests take time and are counted.
 
 use crate::error::Result;
-use crate::store::{Key, Listing, MemoryStore, Replaces, Stat, Store, Version, delegate_store};
+use crate::store::{
+    Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, Version, delegate_store,
+};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -60,8 +62,8 @@ impl SimulatedRemote {
     }
 }
 
-impl Store for SimulatedRemote {
-    delegate_store!(below: delete rename make_prefix remove_prefix sync is_writable check_writable location);
+impl Readable for SimulatedRemote {
+    delegate_store!(below: location);
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         self.request(&self.gets, |below| below.get(key, limit, value))
@@ -94,6 +96,10 @@ impl Store for SimulatedRemote {
     fn concurrency(&self) -> usize {
         64
     }
+}
+
+impl Store for SimulatedRemote {
+    delegate_store!(below: delete rename make_prefix remove_prefix sync is_writable check_writable);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.request(&self.puts, |below| below.put(key, value))

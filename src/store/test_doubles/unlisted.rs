@@ -1,7 +1,7 @@
 //! A store without listings, as a plain web server is.
 
 use crate::error::Result;
-use crate::store::{EntryKind, Key, Listing, PagedListing, Stat, Store, delegate_store};
+use crate::store::{EntryKind, Key, Listing, PagedListing, Readable, Stat, Store, delegate_store};
 use std::sync::Arc;
 
 /// A read-only view of another store that cannot list keys and does not know prefixes.
@@ -18,7 +18,7 @@ impl UnlistedStore {
 
 impl PagedListing for UnlistedStore {}
 
-impl Store for UnlistedStore {
+impl Readable for UnlistedStore {
     delegate_store!(inner: get get_range location forget);
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -34,3 +34,5 @@ impl Store for UnlistedStore {
         false
     }
 }
+
+impl Store for UnlistedStore {}

@@ -17,12 +17,16 @@ struct Raced {
 
 impl PagedListing for Raced {}
 
-impl Store for Raced {
-    delegate_store!(memory: get get_range stat location is_writable put delete sync make_prefix remove_prefix rename);
+impl Readable for Raced {
+    delegate_store!(memory: get get_range stat location);
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
         self.memory.list(prefix)
     }
+}
+
+impl Store for Raced {
+    delegate_store!(memory: is_writable put delete sync make_prefix remove_prefix rename);
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let next = lock(&self.next).pop_front();

@@ -508,10 +508,11 @@ fn v1_keeps_its_own_documents() {
 #[test]
 fn a_read_only_store_is_not_changed() {
     struct Fixed(MemoryStore);
-    impl Store for Fixed {
+    impl Readable for Fixed {
         fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
             self.0.get(key, limit, value)
         }
+
         fn get_range(
             &self,
             key: &Key,
@@ -520,16 +521,21 @@ fn a_read_only_store_is_not_changed() {
         ) -> Result<Option<Stat>> {
             self.0.get_range(key, range, value)
         }
+
         fn stat(&self, key: &Key) -> Result<Option<Stat>> {
             self.0.stat(key)
         }
+
         fn list(&self, prefix: &Key) -> Result<Listing> {
             self.0.list(prefix)
         }
+
         fn location(&self) -> String {
             "fixed:".to_string()
         }
     }
+
+    impl Store for Fixed {}
     let store = MemoryStore::default();
     store.insert("x/.zarray", ARRAY);
     let h = Hierarchy::new(Arc::new(Fixed(store)), V1Order::Zarr1, Arc::default());

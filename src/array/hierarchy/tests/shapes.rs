@@ -355,7 +355,7 @@ struct Contended {
     newer: std::sync::Mutex<Option<Vec<u8>>>,
 }
 
-impl Store for Contended {
+impl Readable for Contended {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let got = self.store.get(key, limit, value);
         if key.as_str() == "x/0"
@@ -386,7 +386,9 @@ impl Store for Contended {
     fn location(&self) -> String {
         self.store.location()
     }
+}
 
+impl Store for Contended {
     fn is_writable(&self) -> bool {
         true
     }

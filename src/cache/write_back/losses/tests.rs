@@ -1,7 +1,7 @@
 use super::*;
 use crate::array::Source;
 use crate::cache::ChunkPart;
-use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Store};
+use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Readable, Store};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;

@@ -2,7 +2,9 @@ use crate::array::Array;
 use crate::cache::{Cache, ChunkPart};
 use crate::error::{Error, Result};
 use crate::stats::Stats;
-use crate::store::{FaultyStore, Key, MemoryStore, Replaces, Store, Version, delegate_store};
+use crate::store::{
+    FaultyStore, Key, MemoryStore, Readable, Replaces, Store, Version, delegate_store,
+};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
@@ -40,8 +42,12 @@ impl Refusing {
     }
 }
 
+impl Readable for Refusing {
+    delegate_store!(below: get get_range stat list location);
+}
+
 impl Store for Refusing {
-    delegate_store!(below: get get_range stat list location is_writable);
+    delegate_store!(below: is_writable);
 
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         self.check(key)?;

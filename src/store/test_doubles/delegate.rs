@@ -1,11 +1,8 @@
-//! A macro for stores that wrap another store and forward most methods to it. It does not depend on
-//! any kind of store.
+//! A macro for test doubles that wrap another store and forward some methods to it, while the
+//! others keep the defaults of a store without a store below.
 
-/// Implements the named methods of [`Store`](crate::store::Store) by calling the store in the field
-/// `$inner`.
-///
-/// A wrapper lists every method that it forwards. `tests/docs/layers.rs` finds those that it
-/// forgets, which would keep the default of the trait.
+/// Implements the named methods of [`Readable`](crate::store::Readable) or
+/// [`Store`](crate::store::Store) by calling the store in the field `$inner`.
 macro_rules! delegate_store {
     ($inner:ident: $($method:ident)*) => { $(delegate_store!(@$method $inner);)* };
     (@fn $inner:ident.$method:ident($($arg:ident: $type:ty),*) -> $returned:ty) => {
@@ -19,27 +16,15 @@ macro_rules! delegate_store {
     (@get_range $inner:ident) => { delegate_store!(@fn $inner.get_range(
         key: &$crate::store::Key, range: std::ops::Range<u64>, value: &mut Vec<u8>
     ) -> $crate::error::Result<Option<$crate::store::Stat>>); };
-    (@get_end $inner:ident) => { delegate_store!(@fn $inner.get_end(
-        key: &$crate::store::Key, len: u64, value: &mut Vec<u8>
-    ) -> $crate::error::Result<Option<$crate::store::Stat>>); };
     (@stat $inner:ident) => { delegate_store!(@fn $inner.stat(
         key: &$crate::store::Key
     ) -> $crate::error::Result<Option<$crate::store::Stat>>); };
-    (@stat_many $inner:ident) => { delegate_store!(@fn $inner.stat_many(
-        keys: &mut dyn Iterator<Item = $crate::store::Key>,
-        each: &mut dyn FnMut($crate::error::Result<Option<$crate::store::Stat>>) -> bool
-    ) -> ()); };
     (@list $inner:ident) => { delegate_store!(@fn $inner.list(
         prefix: &$crate::store::Key
     ) -> $crate::error::Result<$crate::store::Listing>); };
     (@lists_all $inner:ident) => { delegate_store!(@fn $inner.lists_all() -> bool); };
-    (@lists_nodes $inner:ident) => { delegate_store!(@fn $inner.lists_nodes() -> bool); };
-    (@hint $inner:ident) => { delegate_store!(@fn $inner.hint(hint: $crate::store::Hint) -> ()); };
     (@concurrency $inner:ident) => { delegate_store!(@fn $inner.concurrency() -> usize); };
     (@forget $inner:ident) => { delegate_store!(@fn $inner.forget(prefix: &$crate::store::Key) -> ()); };
-    (@file $inner:ident) => { delegate_store!(@fn $inner.file(
-        key: &$crate::store::Key
-    ) -> $crate::error::Result<Option<(std::fs::File, $crate::store::Stat)>>); };
     (@location $inner:ident) => { delegate_store!(@fn $inner.location() -> String); };
     (@space $inner:ident) => { delegate_store!(@fn $inner.space()
     -> $crate::error::Result<Option<$crate::store::Space>>); };
@@ -59,15 +44,9 @@ macro_rules! delegate_store {
     (@delete $inner:ident) => { delegate_store!(@fn $inner.delete(
         key: &$crate::store::Key
     ) -> $crate::error::Result<bool>); };
-    (@lock $inner:ident) => { delegate_store!(@fn $inner.lock(
-        key: &$crate::store::Key, since: std::time::Instant
-    ) -> $crate::error::Result<$crate::store::KeyLock>); };
     (@sync $inner:ident) => { delegate_store!(@fn $inner.sync() -> $crate::error::Result<()>); };
     (@make_prefix $inner:ident) => { delegate_store!(@fn $inner.make_prefix(
         key: &$crate::store::Key
-    ) -> $crate::error::Result<()>); };
-    (@set_mode $inner:ident) => { delegate_store!(@fn $inner.set_mode(
-        key: &$crate::store::Key, mode: u32, target: $crate::store::ModeTarget
     ) -> $crate::error::Result<()>); };
     (@remove_prefix $inner:ident) => { delegate_store!(@fn $inner.remove_prefix(
         key: &$crate::store::Key
@@ -75,8 +54,5 @@ macro_rules! delegate_store {
     (@rename $inner:ident) => { delegate_store!(@fn $inner.rename(
         from: &$crate::store::Key, to: &$crate::store::Key
     ) -> $crate::error::Result<()>); };
-    (@writable_file $inner:ident) => { delegate_store!(@fn $inner.writable_file(
-        key: &$crate::store::Key, create: bool, exclusive: bool
-    ) -> $crate::error::Result<std::fs::File>); };
 }
 pub(crate) use delegate_store;
