@@ -14,19 +14,20 @@ mod place;
 mod targets;
 mod template;
 
-use super::reopening::Reopening;
-use super::sorted_names::{SortedListing, SortedNames};
-use super::{EntryKind, Key, Listing, Permissions, Readable, Stat, Store, Version, check_size};
+use super::reopening::{OpenedValue, Reopening, prefix_in, present};
+use super::sorted_names::{SortedEntries, SortedListing, SortedNames};
+use super::{EntryKind, Key, Listing, Readable, Stat, Store, Version, check_size};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::util::memory;
-use index::{ReferenceIndex, Referenced};
+use index::{Reference, ReferenceIndex, Referenced};
 use json_text::JsonText;
 pub use place::TargetPlace;
+use place::target_error;
 use std::ops::Range;
 use std::sync::Arc;
 pub use targets::TargetRoot;
-use targets::{TargetRoots, present};
+use targets::TargetRoots;
 
 /// Maximum length of a key, of a target and of the name of a template in bytes: that of a key.
 const MAX_NAME: usize = 16 << 10;
@@ -39,8 +40,6 @@ const ATTEMPTS: usize = 5;
 
 /// A store in a document of references.
 pub struct ReferenceStore {
-    below: Arc<dyn Store>,
-    key: Key,
     targets: TargetRoots,
     opened: Reopening<OpenReferences>,
     stats: Arc<Stats>,
@@ -96,22 +95,12 @@ impl OpenReferences {
         }
     }
 
-    /// Returns the metadata of a value in the document, or of a prefix.
-    fn own(&self, size: Option<u64>) -> Stat {
-        let own = &self.stat;
+    /// Returns the metadata of a value in the document.
+    fn of_inline(&self, value: &[u8]) -> Stat {
         let version = Version::Tag(self.version.clone());
-        match size {
-            Some(size) => Stat {
-                permissions: own.permissions,
-                ..Stat::value(size, own.modified, version)
-            },
-            // users who may read the document may search its prefixes
-            None => Stat {
-                modified: own.modified,
-                version,
-                permissions: own.permissions.map(Permissions::of_level),
-                ..Stat::prefix()
-            },
+        Stat {
+            permissions: self.stat.permissions,
+            ..Stat::value(value.len() as u64, self.stat.modified, version)
         }
     }
 
@@ -130,18 +119,22 @@ impl OpenReferences {
     }
 }
 
+impl OpenedValue for OpenReferences {
+    fn stat(&self) -> &Stat {
+        &self.stat
+    }
+}
+
 impl SortedNames for OpenReferences {
-    fn at_or_after(&self, name: &str) -> usize {
-        self.index.at_or_after(name)
+    type Entry = Reference;
+
+    fn names(&self) -> &SortedEntries<Reference> {
+        &self.index.references
     }
 
-    fn name_at(&self, position: usize) -> Option<&str> {
-        self.index.key_at(position)
-    }
-
-    fn stat_at(&self, position: usize) -> Option<Stat> {
-        match self.index.referenced_at(position)? {
-            Referenced::Inline(value) => Some(self.own(Some(value.len() as u64))),
+    fn stat_of(&self, entry: &Reference) -> Option<Stat> {
+        match self.index.referenced(entry)? {
+            Referenced::Inline(value) => Some(self.of_inline(value)),
             _ => None,
         }
     }
@@ -189,14 +182,10 @@ impl ReferenceStore {
     ) -> Result<Self> {
         let targets = TargetRoots::new(folder, roots);
         let opened = OpenReferences::open(&below, key, &targets)?;
-        let opened = Reopening::new(opened);
-        let stats = Arc::default();
         Ok(ReferenceStore {
-            below,
-            key: key.clone(),
             targets,
-            opened,
-            stats,
+            opened: Reopening::new(below, key.clone(), opened),
+            stats: Arc::default(),
         })
     }
 
@@ -210,7 +199,7 @@ impl ReferenceStore {
     fn record_left_out(&self, opened: &OpenReferences) {
         let why = "references are left out, since their names cannot be keys";
         self.stats
-            .names_left_out(&self.key, opened.index.refused.as_deref(), why);
+            .names_left_out(&self.opened.key, opened.index.refused.as_deref(), why);
     }
 
     /// Checks bytes as a document of references, without its targets, and returns the number of its
@@ -237,34 +226,22 @@ impl ReferenceStore {
             .count())
     }
 
+    fn open_again(&self) -> Result<OpenReferences> {
+        let Reopening { below, key, .. } = &self.opened;
+        let opened = OpenReferences::open(below, key, &self.targets)?;
+        self.record_left_out(&opened);
+        Ok(opened)
+    }
+
     /// Returns the document after checking that it is current.
     fn fresh(&self) -> Result<Arc<OpenReferences>> {
-        let is_current = |opened: &OpenReferences| {
-            let now = self.below.stat(&self.key).map_err(|e| self.named(e))?;
-            Ok(now.is_some_and(|now| now.version == opened.stat.version))
-        };
-        let open = || {
-            let opened = OpenReferences::open(&self.below, &self.key, &self.targets)
-                .map_err(|e| self.named(e))?;
-            self.record_left_out(&opened);
-            Ok(opened)
-        };
-        self.opened.fresh(is_current, open)
+        self.opened.fresh(|| self.open_again())
     }
 
     /// Returns the document, after checking that it is current if a file was opened since the last
     /// check.
     fn known(&self) -> Result<Arc<OpenReferences>> {
-        if self.opened.is_checked() {
-            Ok(self.opened.current())
-        } else {
-            self.fresh()
-        }
-    }
-
-    /// Adds the location to an error. A missing document must not look like a missing value.
-    fn named(&self, e: Error) -> Error {
-        present(e).context(self.location())
+        self.opened.known(|| self.open_again())
     }
 
     /// Calls `read` with the value of a target.
@@ -279,9 +256,9 @@ impl ReferenceStore {
         read: impl FnOnce(&dyn Store, &Key) -> Result<Option<T>>,
     ) -> Result<T> {
         let value = self.targets.find(target)?;
-        let named = |e: Error| present(e).context(format!("the target {}", place::shown(target)));
-        let found = read(&*value.store, &value.key).map_err(named)?;
-        found.ok_or_else(|| named(Error::damaged("is missing")))
+        read(&*value.store, &value.key)
+            .and_then(|found| found.ok_or_else(|| Error::damaged("is missing")))
+            .map_err(|e| target_error(target, present(e)))
     }
 
     /// Reads the bytes of `part`, relative to `offset`, of a target that must have `len` bytes
@@ -319,12 +296,10 @@ impl ReferenceStore {
     ) -> Result<Option<Stat>> {
         let (target, range) = match opened.index.find(name) {
             None => {
-                let is_prefix = name.is_empty() || opened.any_begins(&format!("{name}/"));
-                return Ok(is_prefix.then(|| opened.own(None)));
+                let is_prefix = opened.names().is_prefix(name);
+                return Ok(is_prefix.then(|| prefix_in(&opened.stat, &opened.version)));
             }
-            Some(Referenced::Inline(value)) => {
-                return Ok(Some(opened.own(Some(value.len() as u64))));
-            }
+            Some(Referenced::Inline(value)) => return Ok(Some(opened.of_inline(value))),
             Some(Referenced::Range {
                 target,
                 offset,
@@ -337,14 +312,8 @@ impl ReferenceStore {
             _ => self.read(target, |store, key| store.stat(key))?,
         };
         *latest = Some((target, stat.clone()));
-        let is_value = || match stat.kind {
-            EntryKind::Value => Ok(()),
-            _ => Err(Error::damaged("is not a file")),
-        };
         let (offset, len) = range.unwrap_or((0, stat.size));
-        is_value()
-            .and_then(|()| check_end(&stat, offset, len))
-            .map_err(|e| e.context(format!("the target {}", place::shown(target))))?;
+        check_end(&stat, offset, len).map_err(|e| target_error(target, e))?;
         Ok(Some(opened.of_target(&stat, offset, len)))
     }
 }
@@ -358,7 +327,7 @@ impl Readable for ReferenceStore {
                 check_size(bytes.len() as u64, limit)?;
                 memory::reserve(value, bytes.len())?;
                 value.extend_from_slice(bytes);
-                opened.own(Some(bytes.len() as u64))
+                opened.of_inline(bytes)
             }
             Some(Referenced::Range {
                 target,
@@ -386,7 +355,7 @@ impl Readable for ReferenceStore {
                 let part = &bytes[range.start.min(end) as usize..end as usize];
                 memory::reserve(value, part.len())?;
                 value.extend_from_slice(part);
-                opened.own(Some(bytes.len() as u64))
+                opened.of_inline(bytes)
             }
             Some(Referenced::Range {
                 target,
@@ -428,7 +397,7 @@ impl Readable for ReferenceStore {
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let opened = self.fresh()?;
-        if prefix.is_root() || opened.any_begins(&format!("{}/", prefix.as_str())) {
+        if opened.names().is_prefix(prefix.as_str()) {
             Ok(Box::new(SortedListing::new(opened, prefix).map(Ok)))
         } else {
             Err(Error::not_found("no such prefix in the references"))
@@ -442,25 +411,26 @@ impl Readable for ReferenceStore {
             .remote
             .as_ref()
             .map_or(1, |target| self.targets.concurrency(target));
-        remote.max(self.below.concurrency())
+        remote.max(self.opened.below.concurrency())
     }
 
     fn forget(&self, _prefix: &Key) {
-        self.below.forget(&self.key);
         self.targets.forget();
         self.opened.forget();
     }
 
     fn location(&self) -> String {
-        let below = self.below.location();
-        format!("{}{}", below.trim_end_matches('/'), self.key)
+        self.opened.location()
     }
 }
 
 impl Store for ReferenceStore {}
 
-/// Checks that a target has the bytes of a reference.
+/// Checks that a target is a value with the bytes of a reference.
 fn check_end(target: &Stat, offset: u64, len: u64) -> Result<()> {
+    if target.kind != EntryKind::Value {
+        return Err(Error::damaged("is not a file"));
+    }
     let size = target.size;
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),

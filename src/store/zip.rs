@@ -14,9 +14,9 @@ mod member;
 mod names;
 mod stream;
 
-use super::reopening::Reopening;
-use super::sorted_names::{SortedListing, SortedNames};
-use super::{EntryKind, Key, Listing, Permissions, Readable, Stat, Store, Version, check_size};
+use super::reopening::{OpenedValue, Reopening, prefix_in};
+use super::sorted_names::{SortedEntries, SortedListing, SortedNames};
+use super::{EntryKind, Key, Listing, Readable, Stat, Store, Version, check_size};
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use crate::util::memory;
@@ -44,8 +44,6 @@ const IGNORED: [&str; 2] = ["__MACOSX", ".DS_Store"];
 
 /// A store in a zip archive.
 pub struct ZipStore {
-    below: Arc<dyn Store>,
-    key: Key,
     /// Whether the only directory at the top of the archive is the root of the store.
     skips_folder: bool,
     opened: Reopening<OpenArchive>,
@@ -67,8 +65,8 @@ impl OpenArchive {
         for _ in 0..ATTEMPTS {
             let archive = ArchiveFile::open(below.clone(), key.clone())?;
             let mut index = MemberIndex::default();
-            match central::read(&archive, |record| index.add(&record)) {
-                Ok(directory) => index.finish(directory),
+            match central::read(&archive, |record| Ok(index.add(&record)?)) {
+                Ok(directory) => index.finish(directory)?,
                 Err(ArchiveError::Other(e)) => return Err(e),
                 Err(ArchiveError::Changed) => {
                     // cached metadata of the archive is stale
@@ -93,25 +91,24 @@ impl OpenArchive {
     fn reader(&self) -> MemberReader<'_> {
         MemberReader {
             archive: &self.archive,
-            index: &self.index,
+            members: &self.index.members,
         }
     }
 
     /// Returns the only directory at the top of the archive, if nothing else is there.
     fn single_folder(self: &Arc<Self>) -> Option<&Key> {
-        let find = || {
+        let folder = self.single_folder.get_or_init(|| {
             let names = SortedListing::new(self.clone(), &Key::root());
             let mut names = names.filter(|e| !IGNORED.contains(&e.name.as_str()));
             let first = names.next()?;
-            let second = names.next();
-            (first.kind == EntryKind::Prefix && second.is_none())
-                .then(|| Key::root().join(&first.name))
-        };
-        self.single_folder.get_or_init(find).as_ref()
+            let is_alone = first.kind == EntryKind::Prefix && names.next().is_none();
+            is_alone.then(|| Key::root().join(&first.name))
+        });
+        folder.as_ref()
     }
 
     /// Returns the metadata of a member.
-    fn stat(&self, member: &ArchiveMember) -> Stat {
+    fn member_stat(&self, member: &ArchiveMember) -> Stat {
         let archive = self.archive.stat.modified;
         let latest = archive.checked_add(ZONES).unwrap_or(archive);
         let modified = member
@@ -131,27 +128,22 @@ impl OpenArchive {
 
     /// Returns the metadata of a member or of a directory of the archive.
     fn find(&self, name: &str) -> Option<Stat> {
-        if let Some(member) = self.index.find(name) {
-            return Some(self.stat(member));
+        let members = &self.index.members;
+        match members.find(name) {
+            Some(member) => Some(self.member_stat(member)),
+            None if members.is_prefix(name) => Some(prefix_in(&self.archive.stat, &self.version)),
+            None => None,
         }
-        let is_prefix = name.is_empty() || self.any_begins(&format!("{name}/"));
-        is_prefix.then(|| Stat {
-            modified: self.archive.stat.modified,
-            version: Version::Tag(self.version.clone()),
-            // users who may read the archive may search its directories
-            permissions: self.archive.stat.permissions.map(Permissions::of_level),
-            ..Stat::prefix()
-        })
     }
 
     fn get(&self, name: &str, limit: u64, value: &mut Vec<u8>) -> ArchiveResult<Option<Version>> {
-        let Some(member) = self.index.find(name) else {
+        let Some(member) = self.index.members.find(name) else {
             return Ok(None);
         };
         self.reader().check(member)?;
         check_size(member.size, limit)?;
         self.reader().whole(member, value)?;
-        Ok(Some(self.stat(member).version))
+        Ok(Some(self.member_stat(member).version))
     }
 
     fn get_range(
@@ -160,7 +152,7 @@ impl OpenArchive {
         range: Range<u64>,
         value: &mut Vec<u8>,
     ) -> ArchiveResult<Option<Stat>> {
-        let Some(member) = self.index.find(name) else {
+        let Some(member) = self.index.members.find(name) else {
             return Ok(None);
         };
         self.reader().check(member)?;
@@ -178,23 +170,25 @@ impl OpenArchive {
             memory::reserve(value, (range.end - range.start) as usize)?;
             self.inflated.read(&self.reader(), member, range, value)?;
         }
-        Ok(Some(self.stat(member)))
+        Ok(Some(self.member_stat(member)))
+    }
+}
+
+impl OpenedValue for OpenArchive {
+    fn stat(&self) -> &Stat {
+        &self.archive.stat
     }
 }
 
 impl SortedNames for OpenArchive {
-    fn at_or_after(&self, name: &str) -> usize {
-        self.index.at_or_after(name)
+    type Entry = ArchiveMember;
+
+    fn names(&self) -> &SortedEntries<ArchiveMember> {
+        &self.index.members
     }
 
-    fn name_at(&self, position: usize) -> Option<&str> {
-        self.index
-            .get(position)
-            .map(|member| self.index.name(member))
-    }
-
-    fn stat_at(&self, position: usize) -> Option<Stat> {
-        self.index.get(position).map(|member| self.stat(member))
+    fn stat_of(&self, entry: &ArchiveMember) -> Option<Stat> {
+        Some(self.member_stat(entry))
     }
 }
 
@@ -202,14 +196,10 @@ impl ZipStore {
     /// Opens the archive that is the value of `key` in the store `below`.
     pub fn open(below: Arc<dyn Store>, key: &Key) -> Result<Self> {
         let opened = OpenArchive::open(&below, key)?;
-        let opened = Reopening::new(opened);
-        let stats = Arc::default();
         Ok(ZipStore {
-            below,
-            key: key.clone(),
             skips_folder: false,
-            opened,
-            stats,
+            opened: Reopening::new(below, key.clone(), opened),
+            stats: Arc::default(),
         })
     }
 
@@ -226,8 +216,11 @@ impl ZipStore {
             "{} members of the archive are left out, since {reason}",
             opened.index.refused
         );
-        self.stats
-            .names_left_out(&self.key, opened.index.first_refused.as_deref(), &why);
+        self.stats.names_left_out(
+            &self.opened.key,
+            opened.index.first_refused.as_deref(),
+            &why,
+        );
     }
 
     /// Reads small neighboring members together. Their bytes are not revalidated, so this is for a
@@ -253,48 +246,30 @@ impl ZipStore {
     }
 
     fn open_again(&self) -> Result<OpenArchive> {
-        let opened = OpenArchive::open(&self.below, &self.key).map_err(|e| self.named(e))?;
+        let opened = OpenArchive::open(&self.opened.below, &self.opened.key)?;
         self.record_left_out(&opened);
         Ok(opened)
     }
 
     /// Returns the archive after checking that it is current.
     fn fresh(&self) -> Result<Arc<OpenArchive>> {
-        let is_current = |opened: &OpenArchive| {
-            let now = self.below.stat(&self.key).map_err(|e| self.named(e))?;
-            Ok(now.is_some_and(|now| now.version == opened.archive.stat.version))
-        };
-        self.opened.fresh(is_current, || self.open_again())
+        self.opened.fresh(|| self.open_again())
     }
 
     /// Reads from the archive, and reopens it if it was replaced.
     fn read<T>(&self, mut read: impl FnMut(&Arc<OpenArchive>) -> ArchiveResult<T>) -> Result<T> {
-        let mut opened = if self.opened.is_checked() {
-            self.opened.current()
-        } else {
-            self.fresh()?
-        };
+        let mut opened = self.opened.known(|| self.open_again())?;
         for _ in 0..ATTEMPTS {
             match read(&opened) {
                 Ok(done) => return Ok(done),
-                Err(ArchiveError::Other(e)) => return Err(self.named(e)),
+                Err(ArchiveError::Other(e)) => return Err(self.opened.named(e)),
                 Err(ArchiveError::Changed) => {
-                    self.below.forget(&self.key);
+                    self.opened.below.forget(&self.opened.key);
                     opened = self.opened.reopen(&opened, || self.open_again())?;
                 }
             }
         }
-        Err(self.named(keeps_changing()))
-    }
-
-    /// Adds the location to an error. A missing archive must not look like a missing value.
-    fn named(&self, e: Error) -> Error {
-        let e = if e.kind() == Kind::NotFound {
-            Error::new(Kind::System(libc::EIO), e.message())
-        } else {
-            e
-        };
-        e.context(self.location())
+        Err(self.opened.named(keeps_changing()))
     }
 
     fn name(&self, opened: &Arc<OpenArchive>, key: &Key) -> Key {
@@ -336,24 +311,22 @@ impl Readable for ZipStore {
     fn list(&self, prefix: &Key) -> Result<Listing> {
         let opened = self.fresh()?;
         let name = self.name(&opened, prefix);
-        if !name.is_root() && !opened.any_begins(&format!("{}/", name.as_str())) {
+        if !opened.names().is_prefix(name.as_str()) {
             return Err(Error::not_found("no such folder in the archive"));
         }
         Ok(Box::new(SortedListing::new(opened, &name).map(Ok)))
     }
 
     fn forget(&self, _prefix: &Key) {
-        self.below.forget(&self.key);
         self.opened.forget();
     }
 
     fn location(&self) -> String {
-        let below = self.below.location();
-        format!("{}{}", below.trim_end_matches('/'), self.key)
+        self.opened.location()
     }
 
     fn concurrency(&self) -> usize {
-        self.below.concurrency()
+        self.opened.below.concurrency()
     }
 }
 

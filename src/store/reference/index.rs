@@ -2,13 +2,10 @@
 //! A reference takes 32 bytes beside its key; targets that several references name are kept once.
 
 use super::template::Substitute;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::store::Key;
-use crate::util::memory::Grant;
+use crate::store::sorted_names::{NameSpan, NamedEntry, SortedEntries};
 use std::collections::HashMap;
-
-/// Step by which the grant for memory grows, in bytes.
-const GRANT_STEP: usize = 64 << 10;
 
 /// Memory of a target beside its text, in bytes: its entry in the list and in the map.
 const TARGET: usize = 2 * size_of::<Box<str>>() + 48;
@@ -20,15 +17,21 @@ const INLINE: u32 = u32::MAX;
 const WHOLE: u64 = u64::MAX;
 
 /// A reference: a key, and where its value is.
-struct Reference {
-    /// Offset of the key in the keys of the index.
-    key: u32,
-    key_len: u16,
+pub(super) struct Reference {
+    key: NameSpan,
     /// Number of the target, or [`INLINE`].
     target: u32,
     /// Offset in the target, or in the inline values.
     offset: u64,
     len: u64,
+}
+
+impl NamedEntry for Reference {
+    const TOGETHER: &'static str = "the references";
+
+    fn name(&self) -> NameSpan {
+        self.key
+    }
 }
 
 /// Where a value is.
@@ -50,9 +53,7 @@ pub(super) enum Referenced<'a> {
 /// All references of a document.
 #[derive(Default)]
 pub(super) struct ReferenceIndex {
-    /// Concatenated keys, in the order of the document.
-    keys: String,
-    references: Vec<Reference>,
+    pub references: SortedEntries<Reference>,
     /// Concatenated values that the document holds.
     inline: Vec<u8>,
     targets: Vec<Box<str>>,
@@ -62,9 +63,6 @@ pub(super) struct ReferenceIndex {
     latest: u32,
     /// The first key that cannot be one, if there is one. Such references are left out.
     pub refused: Option<String>,
-    memory: Grant,
-    /// Bytes that are not granted yet.
-    uncounted: usize,
     /// Number of references whose memory was granted in advance.
     reserved: usize,
 }
@@ -72,8 +70,10 @@ pub(super) struct ReferenceIndex {
 impl ReferenceIndex {
     /// Adds a value that the document holds.
     pub fn add_inline(&mut self, key: &str, value: &[u8]) -> Result<()> {
-        self.count(value.len())?;
-        self.inline.try_reserve(value.len()).map_err(|_| full())?;
+        self.references.count(value.len())?;
+        self.inline
+            .try_reserve(value.len())
+            .map_err(|_| Error::system(libc::ENOMEM).context(Reference::TOGETHER))?;
         let offset = self.inline.len() as u64;
         self.inline.extend_from_slice(value);
         self.add(key, INLINE, offset, value.len() as u64)
@@ -98,7 +98,8 @@ impl ReferenceIndex {
 
     /// Grants the memory of `count` references in advance.
     pub fn reserve(&mut self, count: usize) -> Result<()> {
-        self.count(count.saturating_mul(size_of::<Reference>()))?;
+        self.references
+            .count(count.saturating_mul(size_of::<Reference>()))?;
         self.reserved += count;
         Ok(())
     }
@@ -113,27 +114,16 @@ impl ReferenceIndex {
             self.refused.get_or_insert_with(|| key.to_string());
             return Ok(());
         }
-        self.count(
-            key.len()
-                + if is_reserved {
-                    0
-                } else {
-                    size_of::<Reference>()
-                },
-        )?;
-        let start =
-            u32::try_from(self.keys.len()).map_err(|_| Error::damaged("its keys exceed 4 GiB"))?;
-        self.keys.try_reserve(key.len()).map_err(|_| full())?;
-        self.references.try_reserve(1).map_err(|_| full())?;
-        self.keys.push_str(key);
-        self.references.push(Reference {
-            key: start,
-            key_len: key.len() as u16,
+        if !is_reserved {
+            self.references.count(size_of::<Reference>())?;
+        }
+        self.references.count(key.len())?;
+        self.references.add(key, |key| Reference {
+            key,
             target,
             offset,
             len,
-        });
-        Ok(())
+        })
     }
 
     /// Returns the number of a target.
@@ -149,7 +139,7 @@ impl ReferenceIndex {
             self.latest = number;
             return Ok(number);
         }
-        self.count(2 * target.len() + TARGET)?;
+        self.references.count(2 * target.len() + TARGET)?;
         let number = u32::try_from(self.targets.len())
             .ok()
             .filter(|&number| number != INLINE);
@@ -166,7 +156,7 @@ impl ReferenceIndex {
         self.numbers = HashMap::new();
         for target in &mut targets {
             let substituted = super::template::substitute(target, templates)?;
-            self.count(substituted.len())?;
+            self.references.count(substituted.len())?;
             *target = substituted.into();
         }
         self.targets = targets;
@@ -176,49 +166,25 @@ impl ReferenceIndex {
     /// Sorts the index after all references were added. Of references with the same key, only the
     /// last one is kept.
     pub fn finish(&mut self) -> Result<()> {
-        self.memory
-            .grow(std::mem::take(&mut self.uncounted))
-            .map_err(|e| e.context("the references"))?;
+        self.references.finish()?;
         self.numbers = HashMap::new();
-        let keys = &self.keys;
-        // among references with the same key, the last one added sorts last, since its key has the
-        // largest offset
-        self.references
-            .sort_unstable_by(|a, b| (key_of(keys, a), a.key).cmp(&(key_of(keys, b), b.key)));
-        self.references.dedup_by(|later, kept| {
-            let is_same = key_of(keys, later) == key_of(keys, kept);
-            if is_same {
-                std::mem::swap(later, kept);
-            }
-            is_same
-        });
-        self.references.shrink_to_fit();
-        self.keys.shrink_to_fit();
         self.inline.shrink_to_fit();
         Ok(())
     }
 
-    /// Returns the position of the first key that is not less than `key`.
-    pub fn at_or_after(&self, key: &str) -> usize {
-        self.references
-            .partition_point(|reference| key_of(&self.keys, reference) < key)
-    }
-
     /// Returns the key at a position.
     pub fn key_at(&self, position: usize) -> Option<&str> {
-        self.references
-            .get(position)
-            .map(|reference| key_of(&self.keys, reference))
+        self.references.name_at(position)
     }
 
-    /// Returns where the value at a position is.
-    pub fn referenced_at(&self, position: usize) -> Option<Referenced<'_>> {
+    /// Returns where the value of a reference is.
+    pub fn referenced(&self, reference: &Reference) -> Option<Referenced<'_>> {
         let &Reference {
             target,
             offset,
             len,
             ..
-        } = self.references.get(position)?;
+        } = reference;
         if target == INLINE {
             let start = offset as usize;
             return Some(Referenced::Inline(
@@ -241,41 +207,19 @@ impl ReferenceIndex {
 
     /// Returns where the value of `key` is.
     pub fn find(&self, key: &str) -> Option<Referenced<'_>> {
-        let position = self.at_or_after(key);
-        self.referenced_at(position)
-            .filter(|_| self.key_at(position) == Some(key))
+        self.referenced(self.references.find(key)?)
     }
 
     /// Returns the texts of the targets.
     pub fn targets(&self) -> impl Iterator<Item = &str> {
         self.targets.iter().map(|target| &**target)
     }
-
-    /// Counts memory before it is allocated.
-    fn count(&mut self, bytes: usize) -> Result<()> {
-        self.uncounted = self.uncounted.saturating_add(bytes);
-        if self.uncounted > GRANT_STEP {
-            self.memory
-                .grow(std::mem::take(&mut self.uncounted))
-                .map_err(|e| e.context("the references"))?;
-        }
-        Ok(())
-    }
-}
-
-fn key_of<'a>(keys: &'a str, reference: &Reference) -> &'a str {
-    let start = reference.key as usize;
-    keys.get(start..start + usize::from(reference.key_len))
-        .unwrap_or_default()
-}
-
-fn full() -> Error {
-    Error::new(Kind::System(libc::ENOMEM), "no memory for the references")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Kind;
 
     #[test]
     fn the_last_reference_of_a_key_counts_and_other_spellings_are_left_out() {

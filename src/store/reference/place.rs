@@ -154,8 +154,10 @@ fn host(authority: &str, default_port: &str) -> Result<String> {
     let host = authority.to_ascii_lowercase();
     // a user or password in a document is none that the user has given; a backslash ends the host
     // for some parsers
-    let is_known = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
-    if host.is_empty() || !host.chars().all(is_known) {
+    let is_plain = host
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-._:[]".contains(c));
+    if host.is_empty() || !is_plain {
         return Err(refused("has no plain host"));
     }
     Ok(host
@@ -224,8 +226,13 @@ pub(super) fn refused(why: &str) -> Error {
     Error::new(Kind::System(libc::EACCES), why)
 }
 
+/// Adds the target to an error.
+pub(super) fn target_error(target: &str, e: Error) -> Error {
+    e.context(format!("the target {}", shown(target)))
+}
+
 /// Returns a target without user, password and query, for messages.
-pub(super) fn shown(text: &str) -> String {
+fn shown(text: &str) -> String {
     let Some((scheme, rest)) = split_scheme(text) else {
         return text.to_string();
     };

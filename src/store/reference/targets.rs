@@ -1,8 +1,9 @@
 //! The stores that hold the targets of references: one for each prefix below which targets may lie,
 //! opened when the first value below it is read.
 
-use super::place::{TargetPlace, refused, shown};
-use crate::error::{Error, Kind, Result};
+use super::place::{TargetPlace, refused, target_error};
+use crate::error::Result;
+use crate::store::reopening::present;
 use crate::store::{Key, Store};
 use std::sync::{Arc, OnceLock};
 
@@ -92,22 +93,30 @@ impl TargetRoots {
 
     /// Returns the prefix of a target, the longest one, and the key in its store.
     fn root_of(&self, target: &str) -> Result<(&TargetRoot, Key)> {
-        let named = |e: Error| e.context(format!("the target {}", shown(target)));
-        let place = TargetPlace::of_target(target, &self.folder).map_err(named)?;
+        let place =
+            TargetPlace::of_target(target, &self.folder).map_err(|e| target_error(target, e))?;
+        self.root_of_place(&place)
+            .map_err(|e| target_error(target, e))
+    }
+
+    fn root_of_place(&self, place: &TargetPlace) -> Result<(&TargetRoot, Key)> {
         let matching = self
             .roots
             .iter()
-            .filter_map(|root| Some((root, root.key_of(&place)?)));
-        let (root, key) = matching.max_by_key(|(root, _)| root.place.depth()).ok_or_else(|| {
-            named(refused("is outside the directory of the references; allow it with --allow-reference URL"))
-        })?;
-        let key = key.map_err(named)?;
+            .filter_map(|root| Some((root, root.key_of(place)?)));
+        let longest = matching.max_by_key(|(root, _)| root.place.depth());
+        let Some((root, key)) = longest else {
+            return Err(refused(
+                "is outside the directory of the references; allow it with --allow-reference URL",
+            ));
+        };
+        let key = key?;
         if root
             .hidden
             .as_ref()
             .is_some_and(|hidden| key.relative_to(hidden).is_some())
         {
-            return Err(named(refused("leads into the mount itself")));
+            return Err(refused("leads into the mount itself"));
         }
         Ok((root, key))
     }
@@ -119,9 +128,7 @@ impl TargetRoots {
     /// EACCES for a target below no prefix. It is not looked at.
     pub fn find(&self, target: &str) -> Result<TargetValue> {
         let (root, key) = self.root_of(target)?;
-        let store = root
-            .store()
-            .map_err(|e| present(e).context(format!("the target {}", shown(target))))?;
+        let store = root.store().map_err(|e| target_error(target, present(e)))?;
         Ok(TargetValue { store, key })
     }
 
@@ -148,15 +155,5 @@ impl TargetRoots {
             .iter()
             .filter_map(|root| root.store.get())
             .for_each(|store| store.forget(&Key::root()));
-    }
-}
-
-/// Returns an error that does not say that a key is missing.
-pub(super) fn present(e: Error) -> Error {
-    match e.kind() {
-        Kind::NotFound | Kind::System(libc::ENOENT | libc::ENOTDIR) => {
-            Error::new(Kind::System(libc::EIO), e.message())
-        }
-        _ => e,
     }
 }

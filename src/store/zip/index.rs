@@ -1,20 +1,16 @@
 //! The members of an archive, sorted by name, so that binary search finds the names of one level. A
 //! member takes about fifty bytes and its name.
 
-use super::archive_file::{ArchiveResult, damaged};
 use super::central::CentralRecord;
 use super::names::{key_name, unicode_name};
-use crate::error::Error;
-use crate::util::memory::Grant;
+use crate::error::Result;
+use crate::store::sorted_names::{NameSpan, NamedEntry, SortedEntries};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Memory of a member without its name, in bytes: its entry and its index in
-/// [`MemberIndex::mark_overlaps`].
+/// [`mark_overlaps`].
 const MEMBER: usize = size_of::<ArchiveMember>() + size_of::<u32>();
-
-/// Step by which the grant for memory grows, in bytes.
-const GRANT_STEP: usize = 64 << 10;
 
 /// Maximum number of characters of a refused name in a message.
 const MAX_SHOWN: usize = 80;
@@ -27,9 +23,7 @@ pub(super) const HEADER_SIZE: u64 = 30;
 
 /// A member of an archive.
 pub(super) struct ArchiveMember {
-    /// Offset of its name in the names of the index.
-    name: u32,
-    name_len: u16,
+    name: NameSpan,
     /// Length of its name as stored in the archive, in bytes.
     pub stored_name_len: u16,
     pub method: u16,
@@ -49,6 +43,14 @@ pub(super) struct ArchiveMember {
     pub size: u64,
     /// Offset of the local header.
     pub offset: u64,
+}
+
+impl NamedEntry for ArchiveMember {
+    const TOGETHER: &'static str = "the directory of an archive";
+
+    fn name(&self) -> NameSpan {
+        self.name
+    }
 }
 
 impl ArchiveMember {
@@ -73,13 +75,7 @@ impl ArchiveMember {
 /// All members of an archive.
 #[derive(Default)]
 pub(super) struct MemberIndex {
-    /// Concatenated names, in the order of the central directory.
-    names: String,
-    members: Vec<ArchiveMember>,
-    /// Memory of names and members.
-    memory: Grant,
-    /// Bytes that are not granted yet.
-    uncounted: usize,
+    pub members: SortedEntries<ArchiveMember>,
     /// Number of members that are left out, since their names cannot be keys.
     pub refused: u64,
     /// The beginning of the first name of such a member.
@@ -88,36 +84,21 @@ pub(super) struct MemberIndex {
 
 impl MemberIndex {
     /// Adds a member.
-    pub fn add(&mut self, record: &CentralRecord) -> ArchiveResult<()> {
+    pub fn add(&mut self, record: &CentralRecord) -> Result<()> {
         let Some(name) = key_name(record.name, record.flags, record.extra) else {
             self.refused += 1;
-            let shown = || {
-                String::from_utf8_lossy(record.name)
-                    .chars()
-                    .take(MAX_SHOWN)
-                    .collect()
-            };
-            self.first_refused.get_or_insert_with(shown);
+            self.first_refused.get_or_insert_with(|| {
+                let text = String::from_utf8_lossy(record.name);
+                text.chars().take(MAX_SHOWN).collect()
+            });
             return Ok(());
         };
-        let start = u32::try_from(self.names.len())
-            .map_err(|_| damaged("the names of its members exceed 4 GiB"))?;
-        let full = |_| Error::system(libc::ENOMEM).context("the directory of an archive");
-        self.names.try_reserve(name.len()).map_err(full)?;
-        self.members.try_reserve(1).map_err(full)?;
-        self.uncounted += name.len() + MEMBER;
-        if self.uncounted > GRANT_STEP {
-            self.memory
-                .grow(std::mem::take(&mut self.uncounted))
-                .map_err(|e| e.context("the directory of an archive"))?;
-        }
-        self.names.push_str(&name);
+        self.members.count(name.len() + MEMBER)?;
         let modified = record
             .modified
             .and_then(|t| t.duration_since(SystemTime::UNIX_EPOCH).ok());
-        self.members.push(ArchiveMember {
-            name: start,
-            name_len: name.len() as u16,
+        self.members.add(&name, |name| ArchiveMember {
+            name,
             has_unicode_name: unicode_name(record.name, record.extra).is_some(),
             stored_name_len: record.name.len() as u16,
             method: record.method,
@@ -131,73 +112,30 @@ impl MemberIndex {
             stored_size: record.stored_size,
             size: record.size,
             offset: record.offset,
-        });
-        Ok(())
+        })
     }
 
     /// Sorts the index after all members were added. `end` is the offset of the central directory.
     /// Of members with the same name, only the last one is kept.
-    pub fn finish(&mut self, end: u64) {
-        let names = &self.names;
-        // of members with the same name, the one that was added last sorts last: its name has the
-        // largest offset
-        self.members
-            .sort_unstable_by(|a, b| (name_of(names, a), a.name).cmp(&(name_of(names, b), b.name)));
-        self.members.dedup_by(|later, kept| {
-            let is_same = name_of(names, later) == name_of(names, kept);
-            if is_same {
-                std::mem::swap(later, kept);
-            }
-            is_same
-        });
-        self.members.shrink_to_fit();
-        self.names.shrink_to_fit();
-        self.mark_overlaps(end);
-    }
-
-    /// Marks members that share bytes with another one. Such archives unpack to far more than their
-    /// size, and no archiver creates them.
-    fn mark_overlaps(&mut self, end: u64) {
-        let mut order: Vec<u32> = (0..self.members.len() as u32).collect();
-        order.sort_unstable_by_key(|&i| (self.members[i as usize].offset, i));
-        let mut next = end;
-        for &i in order.iter().rev() {
-            let member = &mut self.members[i as usize];
-            let least = member
-                .stored_size
-                .saturating_add(HEADER_SIZE + u64::from(member.stored_name_len));
-            member.overlaps = member.offset.saturating_add(least) > next;
-            next = next.min(member.offset);
-        }
-    }
-
-    /// Returns the name of a member.
-    pub fn name(&self, member: &ArchiveMember) -> &str {
-        name_of(&self.names, member)
-    }
-
-    /// Returns the member with this name.
-    pub fn find(&self, name: &str) -> Option<&ArchiveMember> {
-        self.members
-            .binary_search_by(|m| self.name(m).cmp(name))
-            .ok()
-            .and_then(|i| self.members.get(i))
-    }
-
-    /// Returns the position of the first member whose name is not less than `name`.
-    pub fn at_or_after(&self, name: &str) -> usize {
-        self.members.partition_point(|m| self.name(m) < name)
-    }
-
-    /// Returns the member at a position.
-    pub fn get(&self, position: usize) -> Option<&ArchiveMember> {
-        self.members.get(position)
+    pub fn finish(&mut self, end: u64) -> Result<()> {
+        self.members.finish()?;
+        mark_overlaps(self.members.entries_mut(), end);
+        Ok(())
     }
 }
 
-fn name_of<'a>(names: &'a str, member: &ArchiveMember) -> &'a str {
-    let start = member.name as usize;
-    names
-        .get(start..start + usize::from(member.name_len))
-        .unwrap_or_default()
+/// Marks members that share bytes with another one. Such archives unpack to far more than their
+/// size, and no archiver creates them.
+fn mark_overlaps(members: &mut [ArchiveMember], end: u64) {
+    let mut order: Vec<u32> = (0..members.len() as u32).collect();
+    order.sort_unstable_by_key(|&i| (members[i as usize].offset, i));
+    let mut next = end;
+    for &i in order.iter().rev() {
+        let member = &mut members[i as usize];
+        let least = member
+            .stored_size
+            .saturating_add(HEADER_SIZE + u64::from(member.stored_name_len));
+        member.overlaps = member.offset.saturating_add(least) > next;
+        next = next.min(member.offset);
+    }
 }

@@ -2,9 +2,10 @@
 
 use super::archive_file::{ArchiveFile, ArchiveResult, damaged};
 use super::fields::RecordFields;
-use super::index::{ArchiveMember, HEADER_SIZE, MemberIndex};
+use super::index::{ArchiveMember, HEADER_SIZE};
 use super::names::key_name;
 use crate::error::Error;
+use crate::store::sorted_names::SortedEntries;
 use std::ops::Range;
 
 const STORED: u16 = 0;
@@ -28,7 +29,7 @@ const MAX_RATIO: u64 = 1032;
 /// A reader of the members of an archive.
 pub(super) struct MemberReader<'a> {
     pub archive: &'a ArchiveFile,
-    pub index: &'a MemberIndex,
+    pub members: &'a SortedEntries<ArchiveMember>,
 }
 
 impl MemberReader<'_> {
@@ -79,11 +80,7 @@ impl MemberReader<'_> {
             // reads header and data with one request, if the header is not longer than expected
             let header = HEADER_SIZE + u64::from(member.stored_name_len) + EXPECTED_EXTRA;
             let wanted = member.offset..member.offset.saturating_add(header + range.end);
-            if range == (0..member.stored_size) {
-                self.archive.read_with_neighbors(wanted, out)?
-            } else {
-                self.archive.read(wanted, out)?
-            }
+            self.read_for(member, &range, wanted, out)?;
             let to_data = self.check_header(member, out)?;
             let want = to_data + range.start as usize..to_data + range.end as usize;
             if want.end <= out.len() {
@@ -105,15 +102,26 @@ impl MemberReader<'_> {
         }
         let data = data.ok_or_else(|| damaged("its local header is truncated"))?;
         let wanted = data.saturating_add(range.start)..data.saturating_add(range.end);
-        if range == (0..member.stored_size) {
-            self.archive.read_with_neighbors(wanted, out)?
-        } else {
-            self.archive.read(wanted, out)?
-        }
+        self.read_for(member, &range, wanted, out)?;
         if out.len() as u64 == range.end - range.start {
             Ok(())
         } else {
             Err(damaged("truncated"))
+        }
+    }
+
+    /// Reads the bytes `wanted` of the archive for a range of the data of a member.
+    fn read_for(
+        &self,
+        member: &ArchiveMember,
+        range: &Range<u64>,
+        wanted: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> ArchiveResult<()> {
+        if *range == (0..member.stored_size) {
+            self.archive.read_with_neighbors(wanted, out)
+        } else {
+            self.archive.read(wanted, out)
         }
     }
 
@@ -127,12 +135,11 @@ impl MemberReader<'_> {
             header.name.len() == usize::from(member.stored_name_len)
         } else {
             key_name(header.name, header.flags, &[])
-                .is_some_and(|name| name == self.index.name(member))
+                .is_some_and(|name| name == self.members.name_of(member))
         };
         if !is_same || header.method != member.method {
             return Err(damaged("another member is at its offset in the archive"));
         }
-        let is_size = |stated: u32, size: u64| stated == u32::MAX || u64::from(stated) == size;
         let knows_sizes = header.flags & SIZES_FOLLOW == 0;
         if knows_sizes
             && !(is_size(header.stored_size, member.stored_size)
@@ -183,6 +190,11 @@ impl<'a> LocalHeader<'a> {
             len,
         })
     }
+}
+
+/// Returns whether a local header states a size. Large sizes are elsewhere.
+fn is_size(stated: u32, size: u64) -> bool {
+    stated == u32::MAX || u64::from(stated) == size
 }
 
 /// Returns an error unless `crc` matches the central directory.
