@@ -8,8 +8,7 @@ mod root;
 mod write;
 
 use super::{
-    Entry, EntryKind, Key, KeyLock, Listing, LockFiles, ModeTarget, Readable, Replaces, Space,
-    Stat, Store, ValuePiece, Version, check_size, read_at,
+    Entry, EntryKind, Key, Listing, LockFiles, Readable, Stat, Version, check_size, read_at,
 };
 use crate::error::{Error, Result};
 use crate::stats::Stats;
@@ -18,17 +17,16 @@ use lru::LruCache;
 use resolve::{OpenDirectory, kind_behind, open_beneath, open_seen};
 use root::StoreRoot;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{self, Dir, FileType, OFlags};
+use rustix::fs::{Dir, FileType, OFlags};
 use rustix::io::{self, retry_on_intr};
 use std::fs::File;
 use std::io::Read;
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 use write::ChangedDirectories;
 
 pub(super) use resolve::stat_of;
@@ -92,8 +90,9 @@ impl DirectoryStore {
         self.root.find(path, |root| open_beneath(root, path, flags))
     }
 
-    /// Replaces values without syncing them first; only [`Store::sync`] makes them durable. This is
-    /// faster, but after a power loss a value may be neither the old one nor the new one.
+    /// Replaces values without syncing them first; only [`Store::sync`](super::Store::sync) makes
+    /// them durable. This is faster, but after a power loss a value may be neither the old one nor
+    /// the new one.
     pub fn without_fsync(self) -> Self {
         DirectoryStore {
             fsync: false,
@@ -101,7 +100,7 @@ impl DirectoryStore {
         }
     }
 
-    /// Uses `locks` for [`Store::lock`].
+    /// Uses `locks` for [`Store::lock`](super::Store::lock).
     pub fn with_locks(self, locks: LockFiles) -> Self {
         DirectoryStore {
             locks: Some(Box::new(locks)),
@@ -254,75 +253,6 @@ impl Readable for DirectoryStore {
 
     fn location(&self) -> String {
         self.path.display().to_string()
-    }
-}
-
-impl Store for DirectoryStore {
-    fn space(&self) -> Result<Option<Space>> {
-        let s = fs::fstatvfs(self.root.held().as_fd())?;
-        Ok(Some(Space {
-            block_size: s.f_frsize,
-            blocks: s.f_blocks,
-            free: s.f_bfree,
-            available: s.f_bavail,
-            files: s.f_files,
-            free_files: s.f_ffree,
-        }))
-    }
-
-    fn is_writable(&self) -> bool {
-        self.check_permissions(&Key::root()).is_ok()
-    }
-
-    fn check_writable(&self, prefix: &Key) -> Result<()> {
-        self.check_permissions(prefix)
-    }
-
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.put_value(key, value)
-    }
-
-    fn put_pieces(
-        &self,
-        key: &Key,
-        pieces: &[ValuePiece],
-        replaces: Replaces,
-    ) -> Result<Option<Version>> {
-        self.put_value_pieces(key, pieces, replaces)
-    }
-
-    fn delete(&self, key: &Key) -> Result<bool> {
-        self.delete_value(key)
-    }
-
-    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
-        self.locks
-            .as_ref()
-            .map_or_else(|| Ok(KeyLock::default()), |locks| locks.lock(key, since))
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.sync_changes()
-    }
-
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        self.make_directory(key.as_str())
-    }
-
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
-        self.set_mode_of(key.as_str(), mode, target)
-    }
-
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        self.remove_directory(key)
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        self.rename_key(from, to)
-    }
-
-    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        self.open_writable(key, create, exclusive)
     }
 }
 

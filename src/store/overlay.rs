@@ -32,8 +32,8 @@ pub use overlay_directory::OverlayDirectory;
 pub use record::ChangeKind;
 
 use super::{
-    EntryKind, Hint, Key, KeyLock, Listing, ModeTarget, Permissions, Readable, Replaces, Space,
-    Stat, Store, SubtreeLocks, ValuePiece, Version, both, stat_many_with,
+    EntryKind, Hint, Key, Listing, Permissions, Readable, Stat, Store, SubtreeLocks, Version, both,
+    stat_many_with,
 };
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
@@ -42,7 +42,6 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Maximum number of times that a read begins again because another thread changes the key.
 const ATTEMPTS: usize = 100;
@@ -149,23 +148,17 @@ impl OverlayStore {
         })
     }
 
-    /// Reads a value from the store that provides it.
-    fn read<T>(
+    /// Calls `ask` with the source of a key, and again while another thread changes the key.
+    fn ask<T>(
         &self,
         key: &Key,
-        mut read: impl FnMut(&dyn Store) -> Result<Option<T>>,
+        mut ask: impl FnMut(&OverlaySource) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let mut source = self.source(key)?;
         for _ in 0..ATTEMPTS {
-            match &source {
-                OverlaySource::Nowhere | OverlaySource::UpperPrefix => return Ok(None),
-                OverlaySource::Lower => return read(self.lower.as_ref()),
-                OverlaySource::Upper(record) => {
-                    if let Some(value) = read(self.upper.as_ref())? {
-                        drop(self.check_below(key, record));
-                        return Ok(Some(value));
-                    }
-                }
+            let answer = ask(&source)?;
+            if answer.is_some() || !matches!(source, OverlaySource::Upper(_)) {
+                return Ok(answer);
             }
             let now = self.source(key)?;
             if now == source {
@@ -173,12 +166,31 @@ impl OverlayStore {
                 return if self.is_hidden(key)? {
                     Ok(None)
                 } else {
-                    read(self.lower.as_ref())
+                    ask(&OverlaySource::Lower)
                 };
             }
             source = now;
         }
         Err(Error::system(libc::EAGAIN).context(key))
+    }
+
+    /// Reads a value from the store that provides it.
+    fn read<T>(
+        &self,
+        key: &Key,
+        mut read: impl FnMut(&dyn Store) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        self.ask(key, |source| match source {
+            OverlaySource::Nowhere | OverlaySource::UpperPrefix => Ok(None),
+            OverlaySource::Lower => read(self.lower.as_ref()),
+            OverlaySource::Upper(record) => {
+                let value = read(self.upper.as_ref())?;
+                if value.is_some() {
+                    drop(self.check_below(key, record));
+                }
+                Ok(value)
+            }
+        })
     }
 
     /// Returns the lower metadata of a changed key. Reports a problem if the record states another
@@ -226,6 +238,13 @@ impl OverlayStore {
             },
             self.has_modes,
         )
+    }
+
+    /// Returns whether only the lower store has anything at a key.
+    fn is_of_lower(&self, key: &Key) -> Result<bool> {
+        Ok(!key.is_root()
+            && self.source(key)? == OverlaySource::Lower
+            && self.upper.stat(key)?.is_none())
     }
 
     fn upper_stat(&self, key: &Key, kind: EntryKind) -> Result<Option<Stat>> {
@@ -276,32 +295,18 @@ impl Readable for OverlayStore {
                 .stat(key)?
                 .map(|stat| Self::shown(stat, self.has_modes)));
         }
-        let mut source = self.source(key)?;
-        for _ in 0..ATTEMPTS {
-            match &source {
-                OverlaySource::Nowhere => return Ok(None),
-                OverlaySource::UpperPrefix => {
-                    let stat = self.upper_stat(key, EntryKind::Prefix)?;
-                    return Ok(stat.map(|stat| self.shown_above(stat, Ok(None))));
-                }
-                OverlaySource::Lower => return self.stat_unrecorded(key),
-                OverlaySource::Upper(record) => {
-                    if let Some(stat) = self.upper_stat(key, EntryKind::Value)? {
-                        return Ok(Some(self.shown_above(stat, self.check_below(key, record))));
-                    }
-                }
+        self.ask(key, |source| match source {
+            OverlaySource::Nowhere => Ok(None),
+            OverlaySource::UpperPrefix => {
+                let stat = self.upper_stat(key, EntryKind::Prefix)?;
+                Ok(stat.map(|stat| self.shown_above(stat, Ok(None))))
             }
-            let now = self.source(key)?;
-            if now == source {
-                return if self.is_hidden(key)? {
-                    Ok(None)
-                } else {
-                    self.stat_unrecorded(key)
-                };
+            OverlaySource::Lower => self.stat_unrecorded(key),
+            OverlaySource::Upper(record) => {
+                let stat = self.upper_stat(key, EntryKind::Value)?;
+                Ok(stat.map(|stat| self.shown_above(stat, self.check_below(key, record))))
             }
-            source = now;
-        }
-        Err(Error::system(libc::EAGAIN).context(key))
+        })
     }
 
     fn stat_many(
@@ -309,22 +314,17 @@ impl Readable for OverlayStore {
         keys: &mut dyn Iterator<Item = Key>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        let is_of_lower = |key: &Key| -> Result<bool> {
-            Ok(!key.is_root()
-                && self.source(key)? == OverlaySource::Lower
-                && self.upper.stat(key)?.is_none())
-        };
-        let mut known = |key: &Key| match is_of_lower(key) {
-            Ok(true) => None,
-            Ok(false) => Some(self.stat(key)),
-            Err(e) => Some(Err(e)),
-        };
-        let has_modes = self.has_modes;
-        // adapting metadata of the upper store twice has no effect
-        let mut shown = |stat: Result<Option<Stat>>| {
-            each(stat.map(|stat| stat.map(|stat| Self::shown(stat, has_modes))))
-        };
-        stat_many_with(self.lower.as_ref(), keys, &mut known, &mut shown);
+        stat_many_with(
+            self.lower.as_ref(),
+            keys,
+            &mut |key| match self.is_of_lower(key) {
+                Ok(true) => None,
+                Ok(false) => Some(self.stat(key)),
+                Err(e) => Some(Err(e)),
+            },
+            // adapting metadata of the upper store twice has no effect
+            &mut |stat| each(stat.map(|stat| stat.map(|stat| Self::shown(stat, self.has_modes)))),
+        );
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
@@ -333,29 +333,24 @@ impl Readable for OverlayStore {
         } else {
             self.source(prefix)?
         };
-        let not_found = || Error::not_found("no such prefix");
-        let is_lower = match source {
-            OverlaySource::Nowhere => return Err(not_found()),
-            OverlaySource::UpperPrefix | OverlaySource::Upper(_) => false,
-            OverlaySource::Lower => true,
+        let upper_names = match source {
+            OverlaySource::Nowhere => None,
+            _ => Self::names_in(self.upper.as_ref(), prefix)?,
         };
-        let upper_names = Self::names_in(self.upper.as_ref(), prefix)?;
-        let lower_names = if is_lower {
-            Self::names_in(self.lower.as_ref(), prefix)?
-        } else {
-            None
+        let lower_names = match source {
+            OverlaySource::Lower => Self::names_in(self.lower.as_ref(), prefix)?,
+            _ => None,
         };
         if upper_names.is_none() && lower_names.is_none() {
-            return Err(not_found());
+            return Err(Error::not_found("no such prefix"));
         }
         let has_modes = self.has_modes;
-        let shown = move |stat| Self::shown(stat, has_modes);
         Ok(merge::merged(
             self.upper.clone(),
             prefix.clone(),
             lower_names,
             upper_names,
-            shown,
+            move |stat| Self::shown(stat, has_modes),
         ))
     }
 
@@ -385,73 +380,6 @@ impl Readable for OverlayStore {
 
     fn location(&self) -> String {
         self.lower.location()
-    }
-}
-
-impl Store for OverlayStore {
-    fn space(&self) -> Result<Option<Space>> {
-        self.upper.space()
-    }
-
-    fn is_writable(&self) -> bool {
-        true
-    }
-
-    fn check_writable(&self, _prefix: &Key) -> Result<()> {
-        self.upper.check_writable(&Key::root())
-    }
-
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.put_if(key, value, Replaces::Anything)?
-            .ok_or_else(|| Error::system(libc::EIO))
-    }
-
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.put_value(key, replaces, &mut |_| self.upper.put(key, value).map(Some))
-    }
-
-    fn put_pieces(
-        &self,
-        key: &Key,
-        pieces: &[ValuePiece],
-        replaces: Replaces,
-    ) -> Result<Option<Version>> {
-        self.put_value(key, replaces, &mut |before| {
-            self.put_upper_pieces(key, pieces, before, replaces)
-        })
-    }
-
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
-        self.upper.set_mode(key, mode, target)
-    }
-
-    fn delete(&self, key: &Key) -> Result<bool> {
-        self.delete_value(key)
-    }
-
-    /// Takes no lock: no other program uses the overlay.
-    fn lock(&self, _key: &Key, _since: Instant) -> Result<KeyLock> {
-        Ok(KeyLock::default())
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.upper.sync()
-    }
-
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        self.create_prefix(key)
-    }
-
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        self.delete_prefix(key)
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        self.rename_key(from, to)
-    }
-
-    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        self.open_writable(key, create, exclusive)
     }
 }
 

@@ -53,6 +53,13 @@ pub(super) fn is_put_in_memory(pieces: &[ValuePiece]) -> bool {
     size(pieces) <= IN_MEMORY.min(memory::limit() as u64 / 2)
 }
 
+/// Returns whether a piece is one of the value that is replaced.
+pub(super) fn need_old(pieces: &[ValuePiece]) -> bool {
+    pieces
+        .iter()
+        .any(|piece| matches!(piece, ValuePiece::Old(_)))
+}
+
 fn size(pieces: &[ValuePiece]) -> u64 {
     pieces
         .iter()

@@ -1,6 +1,7 @@
 use super::resolve::KEYS_PER_RESOLVE;
 use super::*;
-use rustix::fs::Mode;
+use crate::store::Store;
+use rustix::fs::{self, Mode};
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::symlink;
 

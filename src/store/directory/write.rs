@@ -6,16 +6,19 @@ use super::DirectoryStore;
 use super::direct_write::write_value;
 use super::resolve::{create_beneath, leads_out, stat_from, stat_of};
 use crate::error::{Error, Result};
-use crate::store::pieces::write_pieces;
+use crate::store::pieces::{need_old, write_pieces};
 use crate::store::temporary_file::{TemporaryFile, TemporaryName};
-use crate::store::{EntryKind, Key, ModeTarget, Replaces, ValuePiece, Version};
+use crate::store::{
+    EntryKind, Key, KeyLock, ModeTarget, Replaces, Space, Store, ValuePiece, Version,
+};
 use crate::util::memory::lock;
 use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::HashSet;
 use std::fs::File;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
+use std::time::Instant;
 
 /// Prefix of the names of temporary files. Because of the dot,
 /// zarr-python 2 does not take them for chunks.
@@ -55,6 +58,11 @@ impl ChangedDirectory {
             inode: stat.st_ino,
         })
     }
+
+    /// Returns whether this is the open directory.
+    fn is_at(&self, fd: &OwnedFd) -> bool {
+        Self::of(&self.path, fd).is_ok_and(|found| found == *self)
+    }
 }
 
 /// A name in an open directory. The directory stays the same one if its path is renamed.
@@ -72,14 +80,11 @@ pub(super) fn temporary_name(name: &str) -> Option<TemporaryName> {
 
 /// Removes a temporary file if the process that wrote it is gone.
 pub(super) fn remove_abandoned(directory: BorrowedFd, name: &str) {
-    let modified = || {
-        fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
-            .ok()
-            .map(|s| stat_from(&s).modified)
+    let Ok(stat) = fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
+        return;
     };
     let is_abandoned = temporary_name(name)
-        .zip(modified())
-        .is_some_and(|(name, modified)| name.is_abandoned(modified));
+        .is_some_and(|temporary| temporary.is_abandoned(stat_from(&stat).modified));
     if is_abandoned && fs::unlinkat(directory, name, AtFlags::empty()).is_ok() {
         log::info!("{name}: removed; a process that was killed had left it");
     }
@@ -95,8 +100,24 @@ impl OpenDirectoryName {
     }
 }
 
-impl DirectoryStore {
-    pub(super) fn check_permissions(&self, prefix: &Key) -> Result<()> {
+impl Store for DirectoryStore {
+    fn space(&self) -> Result<Option<Space>> {
+        let s = fs::fstatvfs(self.root.held().as_fd())?;
+        Ok(Some(Space {
+            block_size: s.f_frsize,
+            blocks: s.f_blocks,
+            free: s.f_bfree,
+            available: s.f_bavail,
+            files: s.f_files,
+            free_files: s.f_ffree,
+        }))
+    }
+
+    fn is_writable(&self) -> bool {
+        self.check_writable(&Key::root()).is_ok()
+    }
+
+    fn check_writable(&self, prefix: &Key) -> Result<()> {
         let Some(directory) = self.open_key(prefix.as_str(), OFlags::PATH | OFlags::DIRECTORY)?
         else {
             return Err(Error::not_found("no such directory"));
@@ -109,22 +130,19 @@ impl DirectoryStore {
         )?)
     }
 
-    pub(super) fn put_value(&self, key: &Key, value: &[u8]) -> Result<Version> {
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.put_content(key, &[ValuePiece::Bytes(value)], None, Replaces::Anything)?;
         put.ok_or_else(|| Error::system(libc::EIO))
     }
 
-    pub(super) fn put_value_pieces(
+    fn put_pieces(
         &self,
         key: &Key,
         pieces: &[ValuePiece],
         replaces: Replaces,
     ) -> Result<Option<Version>> {
-        let needs_old = pieces
-            .iter()
-            .any(|piece| matches!(piece, ValuePiece::Old(_)));
         let old = match replaces {
-            Replaces::Version(version) if needs_old => match self.open_value(key)? {
+            Replaces::Version(version) if need_old(pieces) => match self.open_value(key)? {
                 Some((file, stat)) if stat.version == *version => Some(file),
                 _ => return Ok(None),
             },
@@ -133,6 +151,120 @@ impl DirectoryStore {
         self.put_content(key, pieces, old.as_ref(), replaces)
     }
 
+    fn delete(&self, key: &Key) -> Result<bool> {
+        let Some(entry) = self.entry(key.as_str())? else {
+            return Ok(false);
+        };
+        match fs::unlinkat(&entry.directory, &entry.name, AtFlags::empty()) {
+            Ok(()) => self.record_change(&entry).map(|()| true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        self.locks
+            .as_ref()
+            .map_or_else(|| Ok(KeyLock::default()), |locks| locks.lock(key, since))
+    }
+
+    fn sync(&self) -> Result<()> {
+        if !self.fsync {
+            // no directories were recorded, and the values are not synced either
+            return self.sync_everything();
+        }
+        let _guard = lock(&self.changes.syncing);
+        let directories = std::mem::take(&mut *lock(&self.changes.directories));
+        let mut outcome = Ok(());
+        for directory in directories {
+            if let Err(e) = self.sync_directory(&directory) {
+                outcome = outcome.and(Err(e.context(format!("/{}", directory.path))));
+                lock(&self.changes.directories).insert(directory);
+            }
+        }
+        outcome
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        self.make_directory(key.as_str())
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        let entry = self.existing_entry(key.as_str())?;
+        fs::unlinkat(&entry.directory, &entry.name, AtFlags::REMOVEDIR)?;
+        lock(&self.changes.directories).retain(|d| d.path != key.as_str());
+        self.record_change(&entry)
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        let from_entry = self.existing_entry(from.as_str())?;
+        let to_entry = self.existing_entry(to.as_str())?;
+        fs::renameat(
+            &from_entry.directory,
+            &from_entry.name,
+            &to_entry.directory,
+            &to_entry.name,
+        )?;
+        let mut directories = lock(&self.changes.directories);
+        directories.retain(|d| d.path != to.as_str());
+        for mut directory in directories
+            .extract_if(|d| is_at_or_below(&d.path, from.as_str()))
+            .collect::<Vec<_>>()
+        {
+            directory
+                .path
+                .replace_range(..from.as_str().len(), to.as_str());
+            directories.insert(directory);
+        }
+        drop(directories);
+        self.record_change(&from_entry)?;
+        self.record_change(&to_entry)
+    }
+
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+        let existing = self.open_key(key.as_str(), OFlags::PATH)?;
+        match (existing, target) {
+            (Some(file), ModeTarget::Existing) => {
+                // a file that is only a path has no mode to set, but its link in /proc leads to it
+                let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+                Ok(fs::chmodat(
+                    fs::CWD,
+                    link,
+                    Mode::from_raw_mode(mode & 0o777),
+                    AtFlags::empty(),
+                )?)
+            }
+            (Some(_), ModeTarget::Next) => Ok(()),
+            (None, _) => {
+                let path = key.as_str().to_string();
+                lock(&self.next_modes).put(path, mode & 0o777);
+                Ok(())
+            }
+        }
+    }
+
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        let mut flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
+        flags.set(OFlags::CREATE, create);
+        flags.set(OFlags::EXCL, create && exclusive);
+        let mode = if create {
+            self.next_mode(key.as_str()).unwrap_or_else(file_mode)
+        } else {
+            Mode::empty()
+        };
+        let fd = self.root.find(key.as_str(), |root| {
+            create_beneath(root, key.as_str(), flags, mode)
+        })?;
+        let file = regular_file(fd.ok_or_else(|| Error::not_found("no such file or directory"))?)?;
+        if create && let Some(entry) = self.entry(key.as_str())? {
+            lock(&self.next_modes).pop(key.as_str());
+            self.record_change(&entry)?;
+        }
+        Ok(file)
+    }
+}
+
+impl DirectoryStore {
     /// Replaces a value by a new file that holds `pieces`. `old` is the file of the former value if
     /// pieces lie in it. Returns `None` if the value does not satisfy `replaces`.
     fn put_content(
@@ -142,14 +274,6 @@ impl DirectoryStore {
         old: Option<&File>,
         replaces: Replaces,
     ) -> Result<Option<Version>> {
-        let write = |file: &File| {
-            if self.fsync {
-                write_value(file, pieces, old, &self.refuses_direct)
-            } else {
-                // without a sync, the page cache is faster
-                write_pieces(file, pieces, old)
-            }
-        };
         let mut entry = match self.entry(key.as_str())? {
             Some(entry) => entry,
             None => {
@@ -169,7 +293,8 @@ impl DirectoryStore {
                 .map(|stat| FileType::from_raw_mode(stat.st_mode))
             {
                 None | Some(FileType::RegularFile) => {
-                    return self.replace(&entry, found, &write, replaces);
+                    let write = &|file: &File| self.write(file, pieces, old);
+                    return self.replace(&entry, found, write, replaces);
                 }
                 Some(FileType::Symlink) => entry = self.follow(&entry)?,
                 Some(FileType::Directory) => return Err(Error::system(libc::EISDIR)),
@@ -177,6 +302,15 @@ impl DirectoryStore {
             }
         }
         Err(Error::system(libc::ELOOP))
+    }
+
+    fn write(&self, file: &File, pieces: &[ValuePiece], old: Option<&File>) -> Result<()> {
+        if self.fsync {
+            write_value(file, pieces, old, &self.refuses_direct)
+        } else {
+            // without a sync, the page cache is faster
+            write_pieces(file, pieces, old)
+        }
     }
 
     /// Replaces a regular file or creates a missing one.
@@ -213,17 +347,6 @@ impl DirectoryStore {
         Ok(Some(stat_from(&fs::fstat(&temporary.file)?).version))
     }
 
-    pub(super) fn delete_value(&self, key: &Key) -> Result<bool> {
-        let Some(entry) = self.entry(key.as_str())? else {
-            return Ok(false);
-        };
-        match fs::unlinkat(&entry.directory, &entry.name, AtFlags::empty()) {
-            Ok(()) => self.record_change(&entry).map(|()| true),
-            Err(Errno::NOENT) => Ok(false),
-            Err(e) => Err(e.into()),
-        }
-    }
-
     pub(super) fn make_directory(&self, path: &str) -> Result<()> {
         let entry = self.existing_entry(path)?;
         let directory = ChangedDirectory::of(&entry.path, &entry.directory)?;
@@ -252,81 +375,6 @@ impl DirectoryStore {
         Ok(())
     }
 
-    pub(super) fn remove_directory(&self, key: &Key) -> Result<()> {
-        let entry = self.existing_entry(key.as_str())?;
-        fs::unlinkat(&entry.directory, &entry.name, AtFlags::REMOVEDIR)?;
-        lock(&self.changes.directories).retain(|d| d.path != key.as_str());
-        self.record_change(&entry)
-    }
-
-    pub(super) fn rename_key(&self, from: &Key, to: &Key) -> Result<()> {
-        let from_entry = self.existing_entry(from.as_str())?;
-        let to_entry = self.existing_entry(to.as_str())?;
-        fs::renameat(
-            &from_entry.directory,
-            &from_entry.name,
-            &to_entry.directory,
-            &to_entry.name,
-        )?;
-        let mut directories = lock(&self.changes.directories);
-        directories.retain(|d| d.path != to.as_str());
-        for mut directory in directories
-            .extract_if(|d| is_at_or_below(&d.path, from.as_str()))
-            .collect::<Vec<_>>()
-        {
-            directory
-                .path
-                .replace_range(..from.as_str().len(), to.as_str());
-            directories.insert(directory);
-        }
-        drop(directories);
-        self.record_change(&from_entry)?;
-        self.record_change(&to_entry)
-    }
-
-    pub(super) fn open_writable(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        let mut flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
-        flags.set(OFlags::CREATE, create);
-        flags.set(OFlags::EXCL, create && exclusive);
-        let mode = if create {
-            self.next_mode(key.as_str()).unwrap_or_else(file_mode)
-        } else {
-            Mode::empty()
-        };
-        let fd = self.root.find(key.as_str(), |root| {
-            create_beneath(root, key.as_str(), flags, mode)
-        })?;
-        let file = regular_file(fd.ok_or_else(|| Error::not_found("no such file or directory"))?)?;
-        if create && let Some(entry) = self.entry(key.as_str())? {
-            lock(&self.next_modes).pop(key.as_str());
-            self.record_change(&entry)?;
-        }
-        Ok(file)
-    }
-
-    /// Sets the permission bits of the file or directory at `path`, or of the one that is created
-    /// there next.
-    pub(super) fn set_mode_of(&self, path: &str, mode: u32, target: ModeTarget) -> Result<()> {
-        let existing = self.open_key(path, OFlags::PATH)?;
-        match (existing, target) {
-            (Some(file), ModeTarget::Existing) => {
-                // a file that is only a path has no mode to set, but its link in /proc leads to it
-                let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-                Ok(fs::chmodat(
-                    fs::CWD,
-                    link,
-                    Mode::from_raw_mode(mode & 0o777),
-                    AtFlags::empty(),
-                )?)
-            }
-            (Some(_), ModeTarget::Next) => Ok(()),
-            (None, _) => {
-                lock(&self.next_modes).put(path.to_string(), mode & 0o777);
-                Ok(())
-            }
-        }
-    }
-
     fn next_mode(&self, path: &str) -> Option<Mode> {
         lock(&self.next_modes)
             .peek(path)
@@ -342,29 +390,9 @@ impl DirectoryStore {
             .transpose()
     }
 
-    pub(super) fn sync_changes(&self) -> Result<()> {
-        if !self.fsync {
-            // no directories were recorded, and the values are not synced either
-            return self.sync_everything();
-        }
-        let _guard = lock(&self.changes.syncing);
-        let directories = std::mem::take(&mut *lock(&self.changes.directories));
-        let mut outcome = Ok(());
-        for directory in directories {
-            if let Err(e) = self.sync_directory(&directory) {
-                outcome = outcome.and(Err(e.context(format!("/{}", directory.path))));
-                lock(&self.changes.directories).insert(directory);
-            }
-        }
-        outcome
-    }
-
     fn sync_directory(&self, directory: &ChangedDirectory) -> Result<()> {
         let found = self.open_key(&directory.path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let is_same = |fd: &OwnedFd| {
-            ChangedDirectory::of(&directory.path, fd).is_ok_and(|found| found == *directory)
-        };
-        let Some(fd) = found.filter(is_same) else {
+        let Some(fd) = found.filter(|fd| directory.is_at(fd)) else {
             // another process has renamed or removed it
             return self.sync_everything();
         };
@@ -394,7 +422,7 @@ impl DirectoryStore {
         let is_full =
             directories.insert(directory) && directories.len().is_multiple_of(MAX_CHANGED);
         drop(directories);
-        if is_full && let Err(e) = self.sync_changes() {
+        if is_full && let Err(e) = self.sync() {
             // the directories stay recorded, so an explicit sync reports the error
             log::debug!("{e}");
         }

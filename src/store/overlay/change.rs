@@ -3,21 +3,23 @@
 use super::OverlayStore;
 use super::record::{self, ChangeKind, ChangeRecord, RECORDS};
 use crate::error::{Error, Result};
+use crate::store::pieces::need_old;
 use crate::store::{
-    Entry, EntryKind, Key, Readable, Replaces, Stat, Store, ValuePiece, Version, check_prefix,
-    check_rename,
+    Entry, EntryKind, Key, KeyLock, ModeTarget, Readable, Replaces, Space, Stat, Store, ValuePiece,
+    Version, check_prefix, check_rename,
 };
 use crate::util::memory;
 use crate::util::spill_file::unnamed_file;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 /// Number of bytes of a value that are copied at a time.
 const STEP: u64 = 1 << 20;
 
 /// What a change finds at its key.
-pub(super) struct BeforeChange {
+struct BeforeChange {
     record: Option<ChangeRecord>,
     /// The metadata of the visible value.
     value: Option<Stat>,
@@ -25,6 +27,117 @@ pub(super) struct BeforeChange {
     is_upper: bool,
     /// The version on which the change is laid.
     below: Option<String>,
+}
+
+impl Store for OverlayStore {
+    fn space(&self) -> Result<Option<Space>> {
+        self.upper.space()
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    fn check_writable(&self, _prefix: &Key) -> Result<()> {
+        self.upper.check_writable(&Key::root())
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.put_if(key, value, Replaces::Anything)?
+            .ok_or_else(|| Error::system(libc::EIO))
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        self.put_value(key, replaces, &mut |_| self.upper.put(key, value).map(Some))
+    }
+
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        self.put_value(key, replaces, &mut |before| {
+            self.put_upper_pieces(key, pieces, before, replaces)
+        })
+    }
+
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+        self.upper.set_mode(key, mode, target)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        let _lock = self.changing.exclusive(&[key]);
+        self.delete_locked(key)
+    }
+
+    /// Takes no lock: no other program uses the overlay.
+    fn lock(&self, _key: &Key, _since: Instant) -> Result<KeyLock> {
+        Ok(KeyLock::default())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.upper.sync()
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        check_key(key)?;
+        let _lock = self.changing.exclusive(&[key]);
+        check_prefix(self.kind(&key.parent())?)?;
+        if self.kind(key)?.is_some() {
+            return Err(Error::system(libc::EEXIST));
+        }
+        self.open_parents(key)?;
+        self.open_prefix(key, self.record(key)?)
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        check_key(key)?;
+        let _lock = self.changing.exclusive(&[key]);
+        self.delete_prefix_locked(key)
+    }
+
+    /// Renames a value or a prefix. What the lower store has is copied; an interrupted rename
+    /// leaves copies.
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        check_key(from)?;
+        check_key(to)?;
+        let _lock = self.changing.exclusive(&[from, to]);
+        check_prefix(self.kind(&to.parent())?)?;
+        let kind = check_rename(from, to, self.kind(from)?, self.kind(to)?)?;
+        if from == to {
+            return Ok(());
+        }
+        if kind == EntryKind::Prefix {
+            return self.rename_prefix(from, to);
+        }
+        self.copy_value(from, to)?;
+        self.delete_locked(from).map(drop)
+    }
+
+    /// Opens a value of the upper store in place. One of the lower store is copied before.
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        let _lock = self.changing.exclusive(&[key]);
+        let before = self.before_change(key)?;
+        match &before.value {
+            Some(_) if create && exclusive => return Err(Error::system(libc::EEXIST)),
+            None if !create => return Err(Error::not_found("no such file or directory")),
+            Some(_) if before.is_upper => {}
+            value => {
+                let pieces = value
+                    .iter()
+                    .map(|stat| ValuePiece::Old(0..stat.size))
+                    .collect::<Vec<_>>();
+                let version = value.as_ref().map(|stat| &stat.version);
+                let replaces = version.map_or(Replaces::Nothing, Replaces::Version);
+                let mut copy =
+                    |before: &BeforeChange| self.put_upper_pieces(key, &pieces, before, replaces);
+                let put = self.put_locked(key, replaces, &mut copy)?;
+                put.ok_or_else(|| Error::stale().context("the store below changes it meanwhile"))?;
+            }
+        }
+        self.upper.writable_file(key, false, false)
+    }
 }
 
 impl OverlayStore {
@@ -36,66 +149,51 @@ impl OverlayStore {
     fn before_change(&self, key: &Key) -> Result<BeforeChange> {
         check_key(key)?;
         let record = self.record(key)?;
-        let is_directory = || Err(Error::system(libc::EISDIR));
-        match &record {
-            Some(ChangeRecord {
-                kind: ChangeKind::Made,
-                ..
-            }) => return is_directory(),
-            Some(ChangeRecord {
-                kind: ChangeKind::Removed,
-                below,
-            }) => {
-                let below = below.clone();
-                return Ok(BeforeChange {
-                    record,
-                    value: None,
-                    is_upper: false,
-                    below,
-                });
+        let kind = record.as_ref().map(|record| record.kind);
+        let is_prefix = match kind {
+            Some(kind) => kind == ChangeKind::Made,
+            None => self.upper_stat(key, EntryKind::Prefix)?.is_some(),
+        };
+        if is_prefix {
+            return Err(Error::system(libc::EISDIR));
+        }
+        let mut before = BeforeChange {
+            below: record.as_ref().and_then(|record| record.below.clone()),
+            record,
+            value: None,
+            is_upper: false,
+        };
+        if kind == Some(ChangeKind::Removed) {
+            return Ok(before);
+        }
+        if kind == Some(ChangeKind::Changed) {
+            before.value = self.upper_stat(key, EntryKind::Value)?;
+            before.is_upper = before.value.is_some();
+            if before.is_upper {
+                return Ok(before);
             }
-            Some(ChangeRecord {
-                kind: ChangeKind::Changed,
-                below,
-            }) => {
-                if let Some(stat) = self.upper_stat(key, EntryKind::Value)? {
-                    let below = below.clone();
-                    return Ok(BeforeChange {
-                        record,
-                        value: Some(stat),
-                        is_upper: true,
-                        below,
-                    });
-                }
-            }
-            None if self.upper_stat(key, EntryKind::Prefix)?.is_some() => return is_directory(),
-            None => {}
         }
         let lower = self.lower.stat(key)?;
-        let below = record.as_ref().map_or_else(
-            || record::version_text(lower.as_ref()),
-            |record| record.below.clone(),
-        );
         // the version of a hidden value counts, too: a commit replaces that value
-        let value = match lower {
+        if kind.is_none() {
+            before.below = record::version_text(lower.as_ref());
+        }
+        before.value = match lower {
             Some(_) if self.is_hidden(key)? => None,
-            Some(stat) if stat.kind == EntryKind::Prefix => return is_directory(),
+            Some(stat) if stat.kind == EntryKind::Prefix => {
+                return Err(Error::system(libc::EISDIR));
+            }
             Some(stat) if stat.kind == EntryKind::Other => {
                 return Err(Error::damaged("is not a regular file"));
             }
             stat => stat,
         };
-        Ok(BeforeChange {
-            record,
-            value,
-            is_upper: false,
-            below,
-        })
+        Ok(before)
     }
 
     /// Puts the value that `write` puts into the upper store, if the visible one satisfies
     /// `replaces`.
-    pub(super) fn put_value(
+    fn put_value(
         &self,
         key: &Key,
         replaces: Replaces,
@@ -157,26 +255,21 @@ impl OverlayStore {
             return remove_tree(self.upper.as_ref(), key);
         }
         for prefix in [aside.parent().parent(), aside.parent()] {
-            match self.upper.make_prefix(&prefix) {
-                Err(e) if e.errno() == libc::EEXIST => {}
-                made => made?,
-            }
+            self.make_upper_prefix(&prefix)?;
         }
         self.upper.rename(key, &aside)
     }
 
     /// Puts pieces into the upper store. Old pieces that are in the lower store are copied to an
     /// unnamed file first, since a value may be larger than memory.
-    pub(super) fn put_upper_pieces(
+    fn put_upper_pieces(
         &self,
         key: &Key,
         pieces: &[ValuePiece],
         before: &BeforeChange,
         replaces: Replaces,
     ) -> Result<Option<Version>> {
-        let needs_old = pieces
-            .iter()
-            .any(|piece| matches!(piece, ValuePiece::Old(_)));
+        let needs_old = need_old(pieces);
         let version = match (replaces, &before.value) {
             (Replaces::Version(version), Some(_)) if needs_old => version,
             _ if needs_old => return Ok(None),
@@ -247,10 +340,7 @@ impl OverlayStore {
             // left by an interrupted change
             self.upper.delete(key)?;
         }
-        match self.upper.make_prefix(key) {
-            Err(e) if e.errno() == libc::EEXIST => {}
-            made => made?,
-        }
+        self.make_upper_prefix(key)?;
         match record {
             Some(record) if record.kind != ChangeKind::Made => {
                 record::put(self.upper.as_ref(), key, ChangeKind::Made, record.below)
@@ -259,9 +349,12 @@ impl OverlayStore {
         }
     }
 
-    pub(super) fn delete_value(&self, key: &Key) -> Result<bool> {
-        let _lock = self.changing.exclusive(&[key]);
-        self.delete_locked(key)
+    /// Creates a prefix of the upper store, unless it exists.
+    fn make_upper_prefix(&self, key: &Key) -> Result<()> {
+        match self.upper.make_prefix(key) {
+            Err(e) if e.errno() == libc::EEXIST => Ok(()),
+            made => made,
+        }
     }
 
     fn delete_locked(&self, key: &Key) -> Result<bool> {
@@ -283,23 +376,6 @@ impl OverlayStore {
         Ok(true)
     }
 
-    pub(super) fn create_prefix(&self, key: &Key) -> Result<()> {
-        check_key(key)?;
-        let _lock = self.changing.exclusive(&[key]);
-        check_prefix(self.kind(&key.parent())?)?;
-        if self.kind(key)?.is_some() {
-            return Err(Error::system(libc::EEXIST));
-        }
-        self.open_parents(key)?;
-        self.open_prefix(key, self.record(key)?)
-    }
-
-    pub(super) fn delete_prefix(&self, key: &Key) -> Result<()> {
-        check_key(key)?;
-        let _lock = self.changing.exclusive(&[key]);
-        self.delete_prefix_locked(key)
-    }
-
     fn delete_prefix_locked(&self, key: &Key) -> Result<()> {
         check_prefix(self.kind(key)?)?;
         self.check_empty(key)?;
@@ -318,33 +394,15 @@ impl OverlayStore {
         record::put(self.upper.as_ref(), key, ChangeKind::Removed, below)
     }
 
-    /// Renames a value or a prefix. What the lower store has is copied; an interrupted rename
-    /// leaves copies.
-    pub(super) fn rename_key(&self, from: &Key, to: &Key) -> Result<()> {
-        check_key(from)?;
-        check_key(to)?;
-        let _lock = self.changing.exclusive(&[from, to]);
-        check_prefix(self.kind(&to.parent())?)?;
-        let kind = check_rename(from, to, self.kind(from)?, self.kind(to)?)?;
-        if from == to {
-            return Ok(());
-        }
-        if kind == EntryKind::Prefix {
-            return self.rename_prefix(from, to);
-        }
-        self.copy_value(from, to)?;
-        self.delete_locked(from).map(drop)
-    }
-
     fn rename_prefix(&self, from: &Key, to: &Key) -> Result<()> {
-        let is_new = |key: &Key| -> Result<bool> {
-            Ok(self.record(key)?.is_none() && self.lower.stat(key)?.is_none())
-        };
         let exists = self.kind(to)?.is_some();
         if exists {
             self.check_empty(to)?;
         }
-        if is_new(from)? && is_new(to)? && (!exists || clear_prefix(self.upper.as_ref(), to)?) {
+        if self.is_new(from)?
+            && self.is_new(to)?
+            && (!exists || clear_prefix(self.upper.as_ref(), to)?)
+        {
             self.open_parents(to)?;
             return self.upper.rename(from, to);
         }
@@ -359,6 +417,11 @@ impl OverlayStore {
             }
         })?;
         self.remove_below(from)
+    }
+
+    /// Returns whether the lower store has nothing at a key, and no record tells of it.
+    fn is_new(&self, key: &Key) -> Result<bool> {
+        Ok(self.record(key)?.is_none() && self.lower.stat(key)?.is_none())
     }
 
     fn copy_below(&self, from: &Key, to: &Key) -> Result<()> {
@@ -419,30 +482,6 @@ impl OverlayStore {
         self.put_locked(to, Replaces::Anything, &mut put).map(drop)
     }
 
-    /// Opens a value of the upper store in place. One of the lower store is copied before.
-    pub(super) fn open_writable(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        let _lock = self.changing.exclusive(&[key]);
-        let before = self.before_change(key)?;
-        match &before.value {
-            Some(_) if create && exclusive => return Err(Error::system(libc::EEXIST)),
-            None if !create => return Err(Error::not_found("no such file or directory")),
-            Some(_) if before.is_upper => {}
-            value => {
-                let pieces = value
-                    .iter()
-                    .map(|stat| ValuePiece::Old(0..stat.size))
-                    .collect::<Vec<_>>();
-                let version = value.as_ref().map(|stat| &stat.version);
-                let replaces = version.map_or(Replaces::Nothing, Replaces::Version);
-                let mut copy =
-                    |before: &BeforeChange| self.put_upper_pieces(key, &pieces, before, replaces);
-                let put = self.put_locked(key, replaces, &mut copy)?;
-                put.ok_or_else(|| Error::stale().context("the store below changes it meanwhile"))?;
-            }
-        }
-        self.upper.writable_file(key, false, false)
-    }
-
     fn kind(&self, key: &Key) -> Result<Option<EntryKind>> {
         Ok(self.stat(key)?.map(|stat| stat.kind))
     }
@@ -472,8 +511,7 @@ pub(super) fn clear_prefix(upper: &dyn Store, key: &Key) -> Result<bool> {
     let records = record::records_of(key);
     let has_records =
         OverlayStore::names_in(upper, &records)?.is_some_and(|mut names| names.next().is_some());
-    let names = || -> Result<Vec<Entry>> { upper.list(key)?.take(MAX_LEFT + 1).collect() };
-    let left = names()?;
+    let left: Vec<Entry> = upper.list(key)?.take(MAX_LEFT + 1).collect::<Result<_>>()?;
     let is_used = left
         .iter()
         .any(|entry| entry.kind == EntryKind::Prefix && entry.name != RECORDS);
@@ -536,11 +574,12 @@ fn copy_range(
 }
 
 fn check_key(key: &Key) -> Result<()> {
-    match () {
-        () if key.is_root() => Err(Error::system(libc::EISDIR)),
-        () if record::is_reserved(key) => Err(Error::invalid(format!(
-            "{RECORDS} is the overlay's own name"
-        ))),
-        () => Ok(()),
+    if key.is_root() {
+        Err(Error::system(libc::EISDIR))
+    } else if record::is_reserved(key) {
+        let why = format!("{RECORDS} is the overlay's own name");
+        Err(Error::invalid(why))
+    } else {
+        Ok(())
     }
 }

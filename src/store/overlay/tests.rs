@@ -1,6 +1,7 @@
 use super::*;
 use crate::store::{
-    DirectoryStore, FaultyStore, MemoryStore, Operation, PlannedFault, UnlistedStore,
+    DirectoryStore, FaultyStore, MemoryStore, Operation, PlannedFault, Replaces, UnlistedStore,
+    ValuePiece,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
