@@ -10,7 +10,7 @@ mod cached_file;
 mod usage;
 
 use super::{Key, Listing, Readable, Replaces, Stat, Store, ValuePiece, Version};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::stats::Stats;
 use cache_directory::CacheDirectory;
 use cached_file::CachedFile;
@@ -44,13 +44,12 @@ impl DiskCache {
         limit: u64,
         stats: Arc<Stats>,
     ) -> Result<Self> {
-        let named = |e: Error| e.context(format!("the cache directory {}", directory.display()));
-        let directory = CacheDirectory::open(directory, limit).map_err(named)?;
-        let location = below.location();
+        let directory = CacheDirectory::open(directory, limit)
+            .map_err(|e| e.context(format!("the cache directory {}", directory.display())))?;
         Ok(DiskCache {
+            location: below.location(),
             below,
             directory,
-            location,
             stats,
             warned: AtomicBool::new(false),
         })
@@ -69,37 +68,37 @@ impl DiskCache {
         format!("{}\0{}", self.location, key.as_str())
     }
 
-    /// Returns the cached value of `key` and its current metadata, if the store below reports the
-    /// same version.
-    fn find(&self, key: &Key, name: &str) -> Result<Option<(CachedFile, Stat)>> {
-        let Some(cached) = self
+    /// Reads a range of the cached value of `key`, and returns its current metadata, if the value
+    /// has at most `limit` bytes and the store below reports the same version. Removes the value if
+    /// it is damaged.
+    fn read_cached(
+        &self,
+        key: &Key,
+        name: &str,
+        range: Range<u64>,
+        limit: u64,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
+        let cached = self
             .directory
             .get(hash(name))
-            .and_then(|file| CachedFile::open(file, name))
-        else {
+            .and_then(|file| CachedFile::open(file, name));
+        let Some(cached) = cached else {
             return Ok(None);
         };
-        let now = self.below.stat(key)?;
-        Ok(now
-            .filter(|now| now.version.to_string() == cached.version)
-            .map(|now| (cached, now)))
-    }
-
-    /// Reads a range of a cached value. Removes the value and returns `false` if it is damaged.
-    fn read(
-        &self,
-        name: &str,
-        cached: &CachedFile,
-        range: Range<u64>,
-        value: &mut Vec<u8>,
-    ) -> Result<bool> {
-        if cached.read(range, value)? {
-            self.stats.disk_cache_hits.add(1);
-            self.directory.record_use(cached.file());
-            return Ok(true);
+        let Some(now) = self.below.stat(key)? else {
+            return Ok(None);
+        };
+        if now.version.to_string() != cached.version || cached.size > limit {
+            return Ok(None);
         }
-        self.directory.remove(hash(name));
-        Ok(false)
+        if !cached.read(range, value)? {
+            self.directory.remove(hash(name));
+            return Ok(None);
+        }
+        self.stats.disk_cache_hits.add(1);
+        self.directory.record_use(cached.file());
+        Ok(Some(now))
     }
 
     /// Inserts a value, unless it is too large.
@@ -136,10 +135,7 @@ impl Readable for DiskCache {
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let name = self.name(key);
-        if let Some((cached, now)) = self.find(key, &name)?
-            && cached.size <= limit
-            && self.read(&name, &cached, 0..cached.size, value)?
-        {
+        if let Some(now) = self.read_cached(key, &name, 0..u64::MAX, limit, value)? {
             return Ok(Some(now.version));
         }
         let version = self.below.get(key, limit, value)?;
@@ -152,9 +148,7 @@ impl Readable for DiskCache {
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let name = self.name(key);
-        if let Some((cached, now)) = self.find(key, &name)?
-            && self.read(&name, &cached, range.clone(), value)?
-        {
+        if let Some(now) = self.read_cached(key, &name, range.clone(), u64::MAX, value)? {
             return Ok(Some(now));
         }
         let is_from_start = range.start == 0;

@@ -42,9 +42,10 @@ impl LockFiles {
     /// Opens the lock files in `directory`, which is created if it is missing. It must not be the
     /// directory of the store. A wait for a lock ends after `timeout`.
     pub fn open(directory: &Path, timeout: Duration) -> Result<Self> {
-        let failed = |e: std::io::Error| Error::from(e).context(directory.display());
-        std::fs::create_dir_all(directory).map_err(failed)?;
-        if std::fs::metadata(directory).map_err(failed)?.mode() & 0o002 != 0 {
+        let metadata = std::fs::create_dir_all(directory)
+            .and_then(|()| std::fs::metadata(directory))
+            .map_err(|e| Error::from(e).context(directory.display()))?;
+        if metadata.mode() & 0o002 != 0 {
             log::warn!(
                 "{}: any user can create lock files here, and delay writers by holding them",
                 directory.display()
@@ -64,13 +65,17 @@ impl LockFiles {
     /// EIO if the lock is still held after the timeout; the message names the process that holds
     /// it.
     pub fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
-        let named = |e: Error| e.context(format!("the lock file {}{key}", self.files.location()));
-        let file = self.file(key).map_err(named)?;
+        self.wait_for(key, since)
+            .map_err(|e| e.context(format!("the lock file {}{key}", self.files.location())))
+    }
+
+    fn wait_for(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        let file = self.file(key)?;
         let mut pause = FIRST_PAUSE;
-        while !try_lock(&file).map_err(|e| named(e.into()))? {
+        while !try_lock(&file)? {
             let left = self.timeout.saturating_sub(since.elapsed());
             if left.is_zero() {
-                return Err(named(self.held(&file)));
+                return Err(self.held(&file));
             }
             std::thread::sleep(pause.min(left));
             pause = LAST_PAUSE.min(pause * 2);
@@ -177,24 +182,27 @@ fn process_with_lock(file: &File) -> Option<String> {
         return None;
     };
     let inode = format!(":{inode} ");
-    let is_lock = |line: &str| line.starts_with("lock:") && line.contains("OFDLCK");
-    let holds = |process: &Path| {
-        let infos = std::fs::read_dir(process.join("fdinfo"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let mut texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
-        texts.any(|text| {
-            text.lines()
-                .any(|line| is_lock(line) && line.contains(&inode))
-        })
-    };
     let names = std::fs::read_dir("/proc")
         .ok()?
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok());
     let mut numbers = names.filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
-    numbers.find(|number| holds(&Path::new("/proc").join(number)))
+    numbers.find(|number| has_lock(number, &inode))
+}
+
+/// Returns whether a process has an open-file lock; `inode` is the inode as /proc spells it.
+fn has_lock(pid: &str, inode: &str) -> bool {
+    let infos = std::fs::read_dir(format!("/proc/{pid}/fdinfo"));
+    infos
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|info| std::fs::read_to_string(info.path()).ok())
+        .any(|text| {
+            text.lines().any(|line| {
+                line.starts_with("lock:") && line.contains("OFDLCK") && line.contains(inode)
+            })
+        })
 }
 
 #[cfg(test)]

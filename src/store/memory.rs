@@ -235,18 +235,15 @@ impl Store for MemoryStore {
         if check_rename(from, to, source, target)? == EntryKind::Prefix && from != to {
             content.check_empty(to)?;
         }
-        let moved = |key: &str| Some(Key::root().join(key).moved(from, to)?.as_str().to_string());
-        let entries = std::mem::take(&mut content.entries);
+        let mut moved = Vec::new();
+        content.entries.retain(|key, entry| {
+            let target = Key::root().join(key).moved(from, to);
+            let is_moved = target.is_some();
+            moved.extend(target.map(|to| (to.as_str().to_string(), entry.take())));
+            !is_moved
+        });
         // the entry at `to` is replaced: the moved entries are inserted last
-        let (below, rest): (BTreeMap<_, _>, _) = entries
-            .into_iter()
-            .partition(|(key, _)| moved(key).is_some());
-        content.entries = rest;
-        content.entries.extend(
-            below
-                .into_iter()
-                .filter_map(|(key, entry)| Some((moved(&key)?, entry))),
-        );
+        content.entries.extend(moved);
         Ok(())
     }
 }

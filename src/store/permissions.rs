@@ -92,12 +92,12 @@ impl Permissions {
     /// Returns the permissions that a directory grants on its files: reading if names can be listed
     /// and looked up, writing if files can be replaced.
     pub fn inside(self) -> Self {
-        let inside = |shift: u16| match self.mode >> shift & 7 {
+        let inside = CLASSES.map(|shift| match self.mode >> shift & 7 {
             bits if bits & 1 == 0 => 0,
             bits => bits << shift,
-        };
+        });
         Permissions {
-            mode: CLASSES.into_iter().map(inside).sum(),
+            mode: inside.into_iter().sum(),
             ..self
         }
     }
@@ -105,9 +105,8 @@ impl Permissions {
     /// Returns the permissions that a directory grants on a file below it whose name is known: all
     /// of them to users who may search the directory.
     pub fn search(self) -> Self {
-        let search = |shift: u16| ((self.mode >> shift & 1) * 7) << shift;
         Permissions {
-            mode: CLASSES.into_iter().map(search).sum(),
+            mode: (self.mode & 0o111) * 7,
             ..self
         }
     }

@@ -44,7 +44,6 @@ pub(super) struct TemporaryName {
 impl TemporaryName {
     /// Parses a name that begins with `prefix`.
     pub fn parse(name: &str, prefix: &str) -> Option<Self> {
-        let is_number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
         let (process, rest) = name.strip_prefix(prefix)?.split_once('-')?;
         let (counter, namespace) = rest
             .split_once('-')
@@ -68,6 +67,10 @@ impl TemporaryName {
         }
         modified.elapsed().is_ok_and(|age| age > ABANDONED)
     }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// A temporary file. It is removed when dropped unless it was renamed.

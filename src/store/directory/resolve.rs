@@ -7,6 +7,7 @@ use crate::store::{EntryKind, Key, Permissions, Readable, Stat, Version};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 /// Number of keys looked up in an open directory before its path is resolved again, since it may
@@ -171,13 +172,16 @@ pub(super) fn open_seen(
     }
 }
 
+/// Returns the path of an open file.
+pub(super) fn path_of(fd: &OwnedFd) -> std::io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
 /// Returns the permissions to search all directories between the root of the store and an open
 /// file, or `None` if the kernel does not report the file's path.
 fn permissions_between(root: &OwnedFd, file: &OwnedFd) -> Option<Permissions> {
-    let path = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok();
-    let file = path(file)?;
-    let root_path = path(root)?;
-    let below = file.strip_prefix(root_path).ok()?.to_path_buf();
+    let path = path_of(file).ok()?;
+    let below = path.strip_prefix(path_of(root).ok()?).ok()?;
     let mut granted = stat_of(root).ok()?.permissions?.search();
     for directory in below
         .ancestors()
@@ -201,7 +205,6 @@ pub(super) fn stat_from(s: &fs::Stat) -> Stat {
         FileType::Directory => EntryKind::Prefix,
         _ => EntryKind::Other,
     };
-    let nanos = |sec: i64, nsec: u64| i128::from(sec) * 1_000_000_000 + i128::from(nsec);
     let version = Version::File {
         device: s.st_dev,
         inode: s.st_ino,
@@ -217,6 +220,10 @@ pub(super) fn stat_from(s: &fs::Stat) -> Stat {
         version,
         permissions,
     }
+}
+
+fn nanos(sec: i64, nsec: u64) -> i128 {
+    i128::from(sec) * 1_000_000_000 + i128::from(nsec)
 }
 
 fn time(sec: i64, nsec: u64) -> SystemTime {

@@ -7,11 +7,12 @@
 //! access is an error. The place is taken only by a directory of the same owner, reached through no
 //! link and no mount, so that a store never leads into the mount that shows it.
 
+use super::resolve::path_of;
 use crate::error::{Error, Kind, Result};
 use crate::stats::Stats;
 use rustix::fs::{self, Mode, OFlags, ResolveFlags};
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -45,8 +46,7 @@ impl StoreRoot {
 
     /// Looks for another directory after the root was removed.
     pub fn replaceable(self, stats: Arc<Stats>) -> Self {
-        let path = std::fs::read_link(format!("/proc/self/fd/{}", self.held().as_raw_fd()))
-            .unwrap_or_default();
+        let path = path_of(&self.held()).unwrap_or_default();
         let above = path
             .parent()
             .and_then(|above| fs::open(above, FLAGS, Mode::empty()).ok());
@@ -104,8 +104,10 @@ impl StoreRoot {
         }
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let opened = fs::openat2(above, name, FLAGS, Mode::empty(), resolve);
-        let is_of_owner = |fd: &OwnedFd| fs::fstat(fd).is_ok_and(|now| now.st_uid == before.st_uid);
-        match opened.ok().filter(is_of_owner) {
+        let of_owner = opened
+            .ok()
+            .filter(|fd| fs::fstat(fd).is_ok_and(|now| now.st_uid == before.st_uid));
+        match of_owner {
             Some(new) => {
                 log::warn!(
                     "{}: another directory took the place of the store, which was removed",

@@ -99,13 +99,9 @@ impl CacheDirectory {
 
     /// Records that a file was used now.
     pub fn record_use(&self, file: &File) {
-        let is_recent =
-            |modified: SystemTime| modified.elapsed().is_ok_and(|age| age < USE_INTERVAL);
-        if !file
-            .metadata()
-            .and_then(|m| m.modified())
-            .is_ok_and(is_recent)
-        {
+        let modified = file.metadata().and_then(|m| m.modified());
+        let age = modified.ok().and_then(|modified| modified.elapsed().ok());
+        if age.is_none_or(|age| age >= USE_INTERVAL) {
             let now = Timespec {
                 tv_sec: 0,
                 tv_nsec: fs::UTIME_NOW,
@@ -184,8 +180,8 @@ impl CacheDirectory {
 
     /// Reserves `space` bytes for the file `own`, and evicts other files if necessary.
     fn reserve(&self, space: u64, own: &str) -> bool {
-        let add = || self.usage.add_within(space, self.limit);
-        add() || self.evict(space, own) && add()
+        self.usage.add_within(space, self.limit)
+            || self.evict(space, own) && self.usage.add_within(space, self.limit)
     }
 
     /// Evicts the least recently used files until `more` bytes and an eighth of the limit are free.

@@ -251,8 +251,10 @@ impl CacheContents {
     /// Returns whether a listing of the level above shows that the level of `key` does not exist.
     fn is_level_missing(&mut self, key: &Key) -> bool {
         let level = key.parent();
-        let is_missing = |names: Arc<KnownNames>| names.stat(level.name()) == Some(None);
-        !level.is_root() && self.level(&level.parent(), key).is_some_and(is_missing)
+        !level.is_root()
+            && self
+                .level(&level.parent(), key)
+                .is_some_and(|names| names.stat(level.name()) == Some(None))
     }
 
     /// Returns the metadata of `key` as a prefix, if a listing of it shows documents.
@@ -283,8 +285,10 @@ impl CacheContents {
         }
         let documents = self.documents;
         let is_known = self.level(&level, &level).is_some();
-        let is_invalid = |name: &&&str| self.level(&level, &level.join(name)).is_none();
-        if is_known && documents.iter().filter(is_invalid).count() == 1 {
+        let invalid = documents
+            .iter()
+            .filter(|name| self.level(&level, &level.join(name)).is_none());
+        if is_known && invalid.count() == 1 {
             None
         } else {
             Some(level)
@@ -327,14 +331,15 @@ impl CacheContents {
     /// and are not cached.
     pub fn uncached(&mut self, level: &Key, documents: &[&str]) -> Vec<Key> {
         let keys = documents.iter().map(|name| level.join(name));
-        let is_missing = |contents: &mut Self, key: &Key| {
-            let Some(Some(stat)) = contents.stat(key) else {
-                return false;
-            };
-            let is_small = stat.kind == EntryKind::Value && stat.size <= MAX_VALUE as u64;
-            is_small && contents.value(key, &stat.version).is_none()
+        keys.filter(|key| self.is_uncached(key)).collect()
+    }
+
+    fn is_uncached(&mut self, key: &Key) -> bool {
+        let Some(Some(stat)) = self.stat(key) else {
+            return false;
         };
-        keys.filter(|key| is_missing(self, key)).collect()
+        let is_small = stat.kind == EntryKind::Value && stat.size <= MAX_VALUE as u64;
+        is_small && self.value(key, &stat.version).is_none()
     }
 
     /// Returns the metadata of `key` from a request for it, or from a listing in use, if it is
@@ -373,11 +378,10 @@ impl CacheContents {
         }
         let documents = self.documents;
         let level = key.parent();
-        let is_stale = |contents: &mut Self, key: &Key| {
-            contents.stats.peek(key).is_some() && contents.stat(key).is_none()
-        };
         let keys = documents.iter().map(|name| level.join(name));
-        let stale: Vec<Key> = keys.filter(|key| is_stale(self, key)).collect();
+        let stale: Vec<Key> = keys
+            .filter(|key| self.stats.peek(key).is_some() && self.stat(key).is_none())
+            .collect();
         if stale.len() < 2 || !stale.contains(key) {
             return Vec::new();
         }
@@ -514,9 +518,9 @@ impl CacheContents {
     }
 
     fn keep_level(&mut self, level: Key, cached: CachedLevel) {
-        let size = |entry: &Entry| ENTRY_SIZE + entry.name.len();
-        let size = cached.names.entries.iter().map(size).sum::<usize>() + ENTRY_SIZE;
-        self.listings.insert(level, cached, size);
+        let entries = cached.names.entries.iter();
+        let size: usize = entries.map(|entry| ENTRY_SIZE + entry.name.len()).sum();
+        self.listings.insert(level, cached, size + ENTRY_SIZE);
     }
 
     /// Inserts the names of several levels.
@@ -566,12 +570,12 @@ impl CacheContents {
         let names = self
             .level(&key.parent(), key)
             .filter(|names| names.is_complete());
-        // an empty value may mark a directory
-        let is_empty = |entry: &Entry| entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
         names.is_some_and(|names| {
-            !names
-                .entry(key.name())
-                .is_some_and(|entry| entry.is_prefix() || is_empty(entry))
+            // an empty value may mark a directory
+            names.entry(key.name()).is_none_or(|entry| {
+                let is_empty = entry.stat.as_ref().is_some_and(|stat| stat.size == 0);
+                !entry.is_prefix() && !is_empty
+            })
         })
     }
 
@@ -608,13 +612,12 @@ impl CacheContents {
     pub fn changed(&mut self, key: &Key, change: KeyChange) {
         let creates = matches!(change, KeyChange::Present(_));
         for (level, above) in upwards(key).enumerate() {
-            let is_prefix = |cached: &CachedStat| {
-                cached
-                    .stat
-                    .as_ref()
-                    .is_some_and(|s| s.kind == EntryKind::Prefix)
-            };
-            if level == 0 || !creates || !self.stats.peek(&above).is_some_and(is_prefix) {
+            let cached = self
+                .stats
+                .peek(&above)
+                .and_then(|cached| cached.stat.as_ref());
+            let is_prefix = cached.is_some_and(|stat| stat.kind == EntryKind::Prefix);
+            if level == 0 || !creates || !is_prefix {
                 self.stats.remove(&above);
             }
             self.pending.remove(&above);

@@ -99,10 +99,7 @@ impl OverlayStore {
             OverlayStore::drop_change(upper, &change.place)
         };
         for place in [key.clone(), record::aside_of(key)] {
-            if upper
-                .stat(&place)?
-                .is_some_and(|stat| stat.kind == EntryKind::Prefix)
-            {
+            if is_prefix(upper, &place)? {
                 visit(upper, &place, key, &|_| true, &mut drop_one)?;
                 clear_empty(upper, &place)?;
             }
@@ -119,13 +116,12 @@ impl OverlayStore {
 /// Returns the change of `key`, whose record belongs to `place`.
 fn change_of(upper: &dyn Store, place: &Key, key: &Key) -> Result<Option<OverlayChange>> {
     let found = record::read(upper, place)?;
-    let change = |ChangeRecord { kind, below }| OverlayChange {
+    Ok(found.map(|ChangeRecord { kind, below }| OverlayChange {
         key: key.clone(),
         kind,
         below,
         place: place.clone(),
-    };
-    Ok(found.map(change))
+    }))
 }
 
 /// Calls `each` with the changes below `prefix` whose keys satisfy `wanted`. `place` is the prefix
@@ -178,6 +174,11 @@ fn prefixes_in(
     }))
 }
 
+fn is_prefix(upper: &dyn Store, key: &Key) -> Result<bool> {
+    let stat = upper.stat(key)?;
+    Ok(stat.is_some_and(|stat| stat.kind == EntryKind::Prefix))
+}
+
 /// Removes prefixes of the upper store, at and below `place`, that hold nothing.
 fn clear_empty(upper: &dyn Store, place: &Key) -> Result<()> {
     let aside = record::records_of(&record::records_of(place));
@@ -186,17 +187,10 @@ fn clear_empty(upper: &dyn Store, place: &Key) -> Result<()> {
             clear_empty(upper, &prefix.join(&name?))?;
         }
     }
-    let is_prefix = |key: &Key| {
-        Ok::<_, Error>(
-            upper
-                .stat(key)?
-                .is_some_and(|stat| stat.kind == EntryKind::Prefix),
-        )
-    };
-    if is_prefix(&aside)? && upper.list(&aside)?.next().is_none() {
+    if is_prefix(upper, &aside)? && upper.list(&aside)?.next().is_none() {
         upper.remove_prefix(&aside)?;
     }
-    if !place.is_root() && is_prefix(place)? && !record::exists(upper, place)? {
+    if !place.is_root() && is_prefix(upper, place)? && !record::exists(upper, place)? {
         clear_prefix(upper, place)?;
     }
     Ok(())

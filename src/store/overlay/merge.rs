@@ -55,12 +55,12 @@ pub(super) fn merged(
 
 /// Returns whether the lower store provides a key that exists there.
 fn shows_lower(upper: &dyn Store, key: &Key) -> Result<bool> {
-    let kind = || -> Result<Option<EntryKind>> { Ok(upper.stat(key)?.map(|stat| stat.kind)) };
-    Ok(match record::read(upper, key)? {
-        None => kind()? != Some(EntryKind::Prefix),
-        Some(record) if record.kind == ChangeKind::Changed => kind()? != Some(EntryKind::Value),
-        Some(_) => false,
-    })
+    let hiding = match record::read(upper, key)? {
+        None => EntryKind::Prefix,
+        Some(record) if record.kind == ChangeKind::Changed => EntryKind::Value,
+        Some(_) => return Ok(false),
+    };
+    Ok(upper.stat(key)?.is_none_or(|stat| stat.kind != hiding))
 }
 
 /// Returns whether an entry of the upper store is part of the merged view.

@@ -7,6 +7,7 @@ use crate::util::json::{self, Value, json};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -37,16 +38,13 @@ impl OverlayDirectory {
     ///
     /// [`Kind::Invalid`] if the directory holds anything else, EBUSY if the overlay is in use.
     pub fn open_or_create(path: &Path, store: &str) -> Result<Self> {
-        let named = |e: Error| e.context(path.display());
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(path)
-            .map_err(|e| named(e.into()))?;
+            .map_err(|e| Error::from(e).context(path.display()))?;
         let directory = DirectoryStore::open(path)?;
-        if describe(&directory).map_err(named)?.is_none() {
-            create(&directory, store).map_err(named)?;
-        }
+        create_if_missing(&directory, store).map_err(|e| e.context(path.display()))?;
         Self::open_of(path, store)
     }
 
@@ -74,16 +72,14 @@ impl OverlayDirectory {
     ///
     /// [`Kind::Invalid`] if the directory holds no overlay, EBUSY if the overlay is in use.
     pub fn open(path: &Path, locks: bool) -> Result<Self> {
-        let named = |e: Error| e.context(path.display());
         let directory = DirectoryStore::open(path)?;
-        let described = describe(&directory).map_err(named)?;
-        let store = described
-            .ok_or_else(|| named(Error::invalid("not an overlay: it has no overlay.json")))?;
-        let lock = if locks {
-            Some(lock(&directory).map_err(named)?)
-        } else {
-            None
-        };
+        Self::open_in(&directory, path, locks).map_err(|e| e.context(path.display()))
+    }
+
+    fn open_in(directory: &DirectoryStore, path: &Path, locks: bool) -> Result<Self> {
+        let store = describe(directory)?
+            .ok_or_else(|| Error::invalid("not an overlay: it has no overlay.json"))?;
+        let lock = if locks { Some(lock(directory)?) } else { None };
         Ok(OverlayDirectory {
             path: path.to_path_buf(),
             store,
@@ -98,18 +94,9 @@ impl OverlayDirectory {
 
     /// Opens the store with the values and records.
     pub fn values(&self) -> Result<DirectoryStore> {
-        let named = |e: Error| e.context(self.values_path().display());
-        match DirBuilder::new().create(self.values_path()) {
-            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(named(e.into())),
-            _ => {}
-        }
-        let found = std::fs::symlink_metadata(self.values_path()).map_err(|e| named(e.into()))?;
-        if !found.is_dir() {
-            return Err(named(Error::invalid(
-                "not a directory, as it is in an overlay",
-            )));
-        }
-        DirectoryStore::open(&self.values_path())
+        let path = self.values_path();
+        make_directory(&path).map_err(|e| e.context(path.display()))?;
+        DirectoryStore::open(&path)
     }
 
     /// Returns the path of the values, in whose file system unnamed files are created.
@@ -120,14 +107,14 @@ impl OverlayDirectory {
     /// Removes the overlay, and its directory if nothing else is in it. An interrupted removal can
     /// be repeated.
     pub fn remove(self) -> Result<()> {
-        let named = |e: std::io::Error| Error::from(e).context(self.path.display());
-        let missing_is_fine = |e: std::io::Error| match e.kind() {
-            std::io::ErrorKind::NotFound => Ok(()),
-            _ => Err(named(e)),
-        };
-        std::fs::remove_dir_all(self.values_path()).or_else(missing_is_fine)?;
+        self.remove_files()
+            .map_err(|e| Error::from(e).context(self.path.display()))
+    }
+
+    fn remove_files(&self) -> std::io::Result<()> {
+        std::fs::remove_dir_all(self.values_path()).or_else(ignore_missing)?;
         for name in [DESCRIPTION, LOCK] {
-            std::fs::remove_file(self.path.join(name)).or_else(missing_is_fine)?;
+            std::fs::remove_file(self.path.join(name)).or_else(ignore_missing)?;
         }
         match std::fs::remove_dir(&self.path) {
             // other files, or the root of a file system
@@ -135,10 +122,30 @@ impl OverlayDirectory {
                 if ![libc::ENOTEMPTY, libc::EBUSY, libc::EACCES]
                     .contains(&e.raw_os_error().unwrap_or(0)) =>
             {
-                Err(named(e))
+                Err(e)
             }
             _ => Ok(()),
         }
+    }
+}
+
+fn ignore_missing(e: std::io::Error) -> std::io::Result<()> {
+    match e.kind() {
+        ErrorKind::NotFound => Ok(()),
+        _ => Err(e),
+    }
+}
+
+/// Creates a directory unless it exists. A link to one is refused.
+fn make_directory(path: &Path) -> Result<()> {
+    match DirBuilder::new().create(path) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e.into()),
+        _ => {}
+    }
+    if std::fs::symlink_metadata(path)?.is_dir() {
+        Ok(())
+    } else {
+        Err(Error::invalid("not a directory, as it is in an overlay"))
     }
 }
 
@@ -149,24 +156,29 @@ fn describe(directory: &DirectoryStore) -> Result<Option<String>> {
     if found.map_err(|e| e.context(DESCRIPTION))?.is_none() {
         return Ok(None);
     }
-    let damaged = || Error::invalid(format!("{DESCRIPTION} is damaged: it describes no overlay"));
-    let value = json::parse(&text).map_err(|_| damaged())?;
-    match value
-        .get("zarrfs_overlay")
-        .and_then(Value::as_u64)
-        .ok_or_else(damaged)?
-    {
-        FORMAT => value
-            .get("store")
-            .and_then(Value::as_str)
-            .map(|store| Some(store.to_string()))
-            .ok_or_else(damaged),
-        other => {
+    let value = json::parse(&text).unwrap_or_default();
+    let format = value.get("zarrfs_overlay").and_then(Value::as_u64);
+    let store = value.get("store").and_then(Value::as_str);
+    match (format, store) {
+        (Some(FORMAT), Some(store)) => Ok(Some(store.to_string())),
+        (Some(FORMAT), None) | (None, _) => {
+            let why = format!("{DESCRIPTION} is damaged: it describes no overlay");
+            Err(Error::invalid(why))
+        }
+        (Some(other), _) => {
             let why = format!(
                 "an overlay of format {other}, and this version of zarrfs reads {FORMAT}; use a later one"
             );
             Err(Error::invalid(why))
         }
+    }
+}
+
+/// Creates an overlay unless the directory holds one.
+fn create_if_missing(directory: &DirectoryStore, store: &str) -> Result<()> {
+    match describe(directory)? {
+        Some(_) => Ok(()),
+        None => create(directory, store),
     }
 }
 

@@ -95,21 +95,20 @@ pub(super) fn read(upper: &dyn Store, key: &Key) -> Result<Option<ChangeRecord>>
         return Ok(None);
     }
     let place = record_key(key);
+    read_at_place(upper, &place).map_err(|e| e.context(format!("the overlay's record {place}")))
+}
+
+fn read_at_place(upper: &dyn Store, place: &Key) -> Result<Option<ChangeRecord>> {
     let mut text = Vec::new();
-    let named = |e: Error| e.context(format!("the overlay's record {place}"));
-    if upper
-        .get(&place, MAX_RECORD, &mut text)
-        .map_err(named)?
-        .is_none()
-    {
+    if upper.get(place, MAX_RECORD, &mut text)?.is_none() {
         return Ok(None);
     }
-    let damaged = || {
-        named(Error::damaged(
+    match ChangeRecord::parse(&text) {
+        Some(record) => Ok(Some(record)),
+        None => Err(Error::damaged(
             "is not a record of a change; restore it, or discard the overlay",
-        ))
-    };
-    ChangeRecord::parse(&text).map(Some).ok_or_else(damaged)
+        )),
+    }
 }
 
 /// Returns whether `key` has a record.

@@ -3,7 +3,7 @@
 
 use super::index::ReferenceIndex;
 use super::json_text::JsonText;
-use super::template::expression;
+use super::template::{Substitute, expression};
 use super::{MAX_NAME, generator};
 use crate::error::{Error, Result};
 use crate::util::json::{self, Value};
@@ -41,14 +41,14 @@ pub(super) fn parse(text: &mut JsonText) -> Result<ReferenceIndex> {
         return Err(Error::damaged("references beside the member refs"));
     }
     let templates = rules.templates.take().unwrap_or_default();
-    let named = |name: &str| templates.get(name).and_then(Value::as_str).map(Cow::from);
+    let texts: Substitute = &|name| templates.get(name).and_then(Value::as_str).map(Cow::from);
     // without templates, braces are braces
     if !templates.is_empty() {
         check_templates(&templates)?;
-        index.substitute(&named)?;
+        index.substitute(texts)?;
     }
     for generator in std::mem::take(&mut rules.generators) {
-        generator::generate(&generator, &named, &mut index)?;
+        generator::generate(&generator, texts, &mut index)?;
     }
     index.finish()?;
     Ok(index)
@@ -166,9 +166,12 @@ fn reference(text: &mut JsonText, key: &str, index: &mut ReferenceIndex) -> Resu
 /// Decodes base64. Unlike Python, refuses other characters: a value that lost some would be another
 /// one.
 fn decoded(text: &str) -> Option<Vec<u8>> {
-    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=\n\r".contains(&byte);
-    if !text.bytes().all(is_known) {
-        return None;
+    let is_plain = text
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"+/=\n\r".contains(&byte));
+    if is_plain {
+        json::base64_decode(text.as_bytes())
+    } else {
+        None
     }
-    json::base64_decode(text.as_bytes())
 }

@@ -57,16 +57,7 @@ pub(super) fn generate(
 
 impl Generator {
     fn parse(object: &json::Object) -> Result<Self> {
-        let text = |name: &str| match object.get(name) {
-            Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(Value::Number(number)) => Ok(Some(number.to_string())),
-            Some(_) => Err(Error::damaged(format!("{name} of a generator is no text"))),
-            None => Ok(None),
-        };
-        let needed = |name: &str| {
-            text(name)?.ok_or_else(|| Error::damaged(format!("a generator without {name}")))
-        };
-        let range = match (text("offset")?, text("length")?) {
+        let range = match (text(object, "offset")?, text(object, "length")?) {
             (Some(offset), Some(length)) => Some((offset, length)),
             (None, None) => None,
             _ => {
@@ -78,12 +69,17 @@ impl Generator {
         let Some(Value::Object(dimensions)) = object.get("dimensions") else {
             return Err(Error::damaged("a generator without dimensions"));
         };
-        let dimensions = dimensions
-            .iter()
-            .map(|(name, values)| Ok((name.clone(), Dimension::parse(name, values)?)));
+        let dimensions = dimensions.iter().map(|(name, values)| {
+            let dimension = Dimension::parse(values).ok_or_else(|| {
+                Error::damaged(format!(
+                    "the dimension {name:?} of a generator is neither a list nor a range"
+                ))
+            })?;
+            Ok((name.clone(), dimension))
+        });
         Ok(Generator {
-            key: needed("key")?,
-            url: needed("url")?,
+            key: needed_text(object, "key")?,
+            url: needed_text(object, "url")?,
             range,
             dimensions: dimensions.collect::<Result<_>>()?,
         })
@@ -91,58 +87,68 @@ impl Generator {
 
     /// Adds the reference at these positions of the dimensions.
     fn add(&self, at: &[usize], templates: Substitute, index: &mut ReferenceIndex) -> Result<()> {
-        let substituted = |text: &str| {
-            substitute(text, &|name| {
-                let own = self
-                    .dimensions
-                    .iter()
-                    .zip(at)
-                    .find(|((known, _), _)| known == name);
-                own.map(|((_, dimension), &position)| dimension.at(position).into())
-                    .or_else(|| templates(name).map(|text: Cow<str>| Cow::Owned(text.into_owned())))
-            })
-        };
-        let number = |text: &str| -> Result<u64> {
-            let text = substituted(text)?;
-            text.trim()
-                .parse()
-                .map_err(|_| Error::damaged(format!("{text:?} instead of an offset or a length")))
+        let texts: Substitute = &|name| {
+            let own = self
+                .dimensions
+                .iter()
+                .zip(at)
+                .find(|((known, _), _)| known == name);
+            own.map(|((_, dimension), &position)| dimension.at(position).into())
+                .or_else(|| templates(name).map(|text: Cow<str>| Cow::Owned(text.into_owned())))
         };
         let range = match &self.range {
-            Some((offset, length)) => Some((number(offset)?, number(length)?)),
+            Some((offset, length)) => Some((number(offset, texts)?, number(length, texts)?)),
             None => None,
         };
-        index.add_target(&substituted(&self.key)?, &substituted(&self.url)?, range)
+        index.add_target(
+            &substitute(&self.key, texts)?,
+            &substitute(&self.url, texts)?,
+            range,
+        )
     }
 }
 
+/// Returns a member of a generator as text.
+fn text(generator: &json::Object, name: &str) -> Result<Option<String>> {
+    match generator.get(name) {
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        Some(_) => Err(Error::damaged(format!("{name} of a generator is no text"))),
+        None => Ok(None),
+    }
+}
+
+fn needed_text(generator: &json::Object, name: &str) -> Result<String> {
+    text(generator, name)?.ok_or_else(|| Error::damaged(format!("a generator without {name}")))
+}
+
+/// Returns the offset or length that a text with templates states.
+fn number(text: &str, templates: Substitute) -> Result<u64> {
+    let text = substitute(text, templates)?;
+    text.trim()
+        .parse()
+        .map_err(|_| Error::damaged(format!("{text:?} instead of an offset or a length")))
+}
+
 impl Dimension {
-    fn parse(name: &str, values: &Value) -> Result<Self> {
-        let wrong = || {
-            Error::damaged(format!(
-                "the dimension {name:?} of a generator is neither a list nor a range"
-            ))
-        };
+    /// Parses a list of texts and numbers, or a range. Returns `None` for anything else.
+    fn parse(values: &Value) -> Option<Self> {
         match values {
             Value::Array(values) => {
                 let texts = values.iter().map(|value| match value {
-                    Value::String(text) => Ok(text.clone()),
-                    Value::Number(number) => Ok(number.to_string()),
-                    _ => Err(wrong()),
+                    Value::String(text) => Some(text.clone()),
+                    Value::Number(number) => Some(number.to_string()),
+                    _ => None,
                 });
-                Ok(Dimension::List(texts.collect::<Result<_>>()?))
+                Some(Dimension::List(texts.collect::<Option<_>>()?))
             }
             Value::Object(range) => {
-                let number = |name: &str, default: Option<i64>| match range.get(name) {
-                    Some(value) => value.as_i64().ok_or_else(wrong),
-                    None => default.ok_or_else(wrong),
-                };
-                let start = number("start", Some(0))?;
-                let stop = number("stop", None)?;
-                let step = number("step", Some(1))?;
-                Dimension::range(start, stop, step).ok_or_else(wrong)
+                let start = range.get("start").map_or(Some(0), Value::as_i64)?;
+                let stop = range.get("stop")?.as_i64()?;
+                let step = range.get("step").map_or(Some(1), Value::as_i64)?;
+                Dimension::range(start, stop, step)
             }
-            _ => Err(wrong()),
+            _ => None,
         }
     }
 

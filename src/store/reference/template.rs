@@ -31,8 +31,11 @@ pub(super) fn substitute(text: &str, templates: Substitute) -> Result<String> {
             if !is_name(name) {
                 return Err(expression(&format!("{{{{{inner}}}}}")));
             }
-            let unknown = || Error::damaged(format!("the template {name:?} is not defined"));
-            out.push_str(&templates(name).ok_or_else(unknown)?);
+            let Some(text) = templates(name) else {
+                let why = format!("the template {name:?} is not defined");
+                return Err(Error::damaged(why));
+            };
+            out.push_str(&text);
             rest = behind;
         } else {
             rest = "";

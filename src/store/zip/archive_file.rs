@@ -63,6 +63,23 @@ struct ReadWindow {
     _memory: Grant,
 }
 
+impl ReadWindow {
+    /// Replaces the content of `out` by the bytes of `range`, if the window has them.
+    fn copy(&self, range: Range<u64>, out: &mut Vec<u8>) -> bool {
+        let Some(from) = range.start.checked_sub(self.start) else {
+            return false;
+        };
+        let from = from as usize;
+        let len = (range.end - range.start) as usize;
+        let Some(found) = self.bytes.get(from..from + len) else {
+            return false;
+        };
+        out.clear();
+        out.extend_from_slice(found);
+        true
+    }
+}
+
 impl ArchiveFile {
     /// Opens the value of `key`.
     pub fn open(below: Arc<dyn Store>, key: Key) -> Result<Self> {
@@ -126,22 +143,13 @@ impl ArchiveFile {
         {
             return self.read(range, out);
         }
-        let copy = |window: &ReadWindow, out: &mut Vec<u8>| {
-            let from = range.start.checked_sub(window.start)? as usize;
-            let found = window
-                .bytes
-                .get(from..from + (end - range.start) as usize)?;
-            out.clear();
-            out.extend_from_slice(found);
-            Some(())
-        };
+        let start = range.start;
         if lock(&self.windows)
             .iter()
-            .any(|window| copy(window, out).is_some())
+            .any(|window| window.copy(start..end, out))
         {
             return Ok(());
         }
-        let start = range.start;
         let len = WINDOW.min(self.stat.size - range.start);
         let Ok(memory) = memory::take(len as usize) else {
             return self.read(range, out);
@@ -153,7 +161,9 @@ impl ArchiveFile {
             bytes,
             _memory: memory,
         };
-        copy(&window, out).ok_or_else(|| damaged("truncated"))?;
+        if !window.copy(start..end, out) {
+            return Err(damaged("truncated"));
+        }
         let mut windows = lock(&self.windows);
         windows.truncate(WINDOWS - 1);
         windows.push_front(window);

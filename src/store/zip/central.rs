@@ -247,8 +247,10 @@ fn directory_before(
     at: usize,
 ) -> ArchiveResult<CentralDirectory> {
     let mut fields = RecordFields(&tail[at + END.len()..]);
-    let cut_short = || damaged("not a zip archive, or truncated: the end record is incomplete");
-    let (disks, [count, size, offset]) = end_fields(&mut fields).ok_or_else(cut_short)?;
+    let Some((disks, [count, size, offset])) = end_fields(&mut fields) else {
+        let why = "not a zip archive, or truncated: the end record is incomplete";
+        return Err(damaged(why));
+    };
     let located = at
         .checked_sub(LOCATOR_SIZE)
         .and_then(|from| locator(&tail[from..at]));

@@ -29,8 +29,10 @@ pub(super) fn key_name(name: &[u8], flags: u16, extra: &[u8]) -> Option<String> 
         rest = below;
     }
     let names = rest.strip_suffix('/').unwrap_or(rest);
-    let is_good = |name: &str| !matches!(name, "" | "." | "..") && !name.contains('\0');
-    (Key::is_short(names) && names.split('/').all(is_good)).then(|| rest.to_string())
+    let is_path = names
+        .split('/')
+        .all(|name| !matches!(name, "" | "." | "..") && !name.contains('\0'));
+    (is_path && Key::is_short(names)).then(|| rest.to_string())
 }
 
 /// Returns the text of a name. Many archivers write UTF-8 without saying so.
