@@ -9,7 +9,6 @@ use crate::zarr::metadata::Separator;
 use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use crate::zarr::pipeline::Pipeline;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
@@ -146,7 +145,6 @@ fn a_forward_reader_requests_each_chunk_once_and_many_concurrently() {
     for compressor in [PLAIN, ZLIB, BLOSC] {
         let case = case(&[16 * M], &[64 * K], compressor, 64 << 20);
         let handle = case.open().handle;
-        let start = Instant::now();
         let requests = case.requests(|| case.read_all(handle, 16 * M));
         let [gets, ranges, stats] = requests;
         assert!(
@@ -157,12 +155,6 @@ fn a_forward_reader_requests_each_chunk_once_and_many_concurrently() {
         assert!(
             (48..=80).contains(&most),
             "{compressor}: {most} requests at once"
-        );
-        // one after the other 256 of them would take 5 s
-        assert!(
-            start.elapsed() < 100 * LATENCY,
-            "{compressor}: {:?}",
-            start.elapsed()
         );
     }
 }
@@ -259,7 +251,7 @@ fn a_large_uncompressed_chunk_is_read_in_ranges() {
 fn random_readers_do_not_wait_for_each_other() {
     let case = case(&[64 * M], &[64 * K], ZLIB, 64 << 20);
     let handle = case.open().handle;
-    let start = Instant::now();
+    case.store.max_in_flight.store(0, Ordering::SeqCst);
     std::thread::scope(|scope| {
         for job in 0..16 {
             let case = &case;
@@ -268,8 +260,8 @@ fn random_readers_do_not_wait_for_each_other() {
             });
         }
     });
-    // one after the other 128 of them would take 2.5 s
-    assert!(start.elapsed() < 64 * LATENCY, "{:?}", start.elapsed());
+    let most = case.store.max_in_flight.load(Ordering::SeqCst);
+    assert!((4..=16).contains(&most), "{most} requests at once");
 }
 
 /// A plane that cuts through many chunks: all are requested concurrently.
@@ -277,12 +269,13 @@ fn random_readers_do_not_wait_for_each_other() {
 fn chunks_of_one_read_are_requested_concurrently() {
     let case = case(&[32, 64 * K], &[32, K], ZLIB, 64 << 20);
     let handle = case.open().handle;
-    let start = Instant::now();
+    case.store.max_in_flight.store(0, Ordering::SeqCst);
     assert_eq!(
         case.requests(|| case.read(handle, 5 * 64 * K, 64 * K)),
         [64, 0, 0]
     );
-    assert!(start.elapsed() < 20 * LATENCY, "{:?}", start.elapsed());
+    let most = case.store.max_in_flight.load(Ordering::SeqCst);
+    assert!(most >= 16, "{most} requests at once");
 }
 
 /// An opening revalidates a few chunks, and drops the kernel's pages if there are many.
@@ -330,9 +323,7 @@ fn chunks_are_stored_concurrently() {
             M as usize
         );
     }
-    let start = Instant::now();
     case.fs.change().flush(handle).unwrap();
-    assert!(start.elapsed() < 64 * LATENCY, "{:?}", start.elapsed());
     assert_eq!(case.store.puts.load(Ordering::SeqCst) as u64, case.chunks);
     let most = case.store.max_in_flight.load(Ordering::SeqCst);
     assert!(most >= 16, "{most} at once");
