@@ -46,7 +46,7 @@ impl Bucket {
                     } else {
                         format!("c/{chunk}/0")
                     };
-                    write_file(&root.join(&name).join(key), &[7; 400]);
+                    write_file(root.join(&name).join(key), [7; 400]);
                 }
             }
         }
@@ -66,7 +66,7 @@ impl Bucket {
                 json!({"kind": "inline", "must_understand": false, "metadata": nodes});
         }
         own.iter().for_each(|(name, document)| {
-            write_file(&root.join(name), document.to_string().as_bytes())
+            write_file(root.join(name), document.to_string().as_bytes())
         });
         let server = FaultyServer::new(folder.path());
         server.set_latency(Duration::from_millis(latency().unwrap_or(0)));
@@ -123,7 +123,7 @@ fn add(
     documents: &mut serde_json::Map<String, Value>,
 ) {
     for (name, document) in own {
-        write_file(&root.join(node).join(name), document.to_string().as_bytes());
+        write_file(root.join(node).join(name), document.to_string().as_bytes());
         documents.insert(format!("{node}/{name}"), document);
     }
 }
@@ -256,7 +256,7 @@ fn info_of_many_arrays_requests_only_documents() {
 fn many_chunks_are_not_listed_to_find_arrays() {
     let bucket = Bucket::new(Format::V2, 1, 3, false);
     for chunk in 2..9000 {
-        write_file(&bucket.path(&format!("g00/a000/{chunk}.0")), b"");
+        write_file(bucket.path(&format!("g00/a000/{chunk}.0")), b"");
     }
     let (printed, requests) = bucket.run("info", &[]);
     assert_eq!(printed.lines().count(), 5);
@@ -420,8 +420,8 @@ fn documents_that_appear_are_seen_at_the_next_open() {
     let longer = fs::read_to_string(bucket.path("g00/a000/.zarray"))
         .unwrap()
         .replace("[200,1]", "[300,1]");
-    write_file(&bucket.path("g00/a000/.zarray"), longer.as_bytes());
-    write_file(&bucket.path("g00/a000/2.0"), &[9; 400]);
+    write_file(bucket.path("g00/a000/.zarray"), longer.as_bytes());
+    write_file(bucket.path("g00/a000/2.0"), [9; 400]);
     let read = fs::read(array.join("data.raw")).unwrap();
     assert_eq!((read.len(), read[0], read[1199]), (1200, 7, 9));
     fs::remove_file(bucket.path("g00/a000/2.0")).unwrap();
@@ -526,11 +526,11 @@ fn opening_a_file_revalidates_its_document() {
             let path = bucket.path("g00").join(array);
             let text = fs::read_to_string(path.join(document)).unwrap();
             write_file(
-                &path.join(document),
+                path.join(document),
                 text.replace("\"shape\":[200,1]", "\"shape\":[300,1]")
                     .as_bytes(),
             );
-            write_file(&path.join(chunk), &[9; 400]);
+            write_file(path.join(chunk), [9; 400]);
         }
         assert_eq!([length("a000"), length("a001")], [800; 2], "{format:?}");
         let read = fs::read(flat("a000")).unwrap();
@@ -550,7 +550,7 @@ fn opening_a_file_revalidates_its_document() {
         let new = bucket.path("g00/new");
         array_documents(format)
             .iter()
-            .for_each(|(name, text)| write_file(&new.join(name), text.to_string().as_bytes()));
+            .for_each(|(name, text)| write_file(new.join(name), text.to_string().as_bytes()));
         assert_eq!(length("new"), 800);
         fs::remove_dir_all(bucket.path("g00/a002")).unwrap();
         assert!(fs::read(flat("a002")).is_err(), "{format:?}");
@@ -597,7 +597,7 @@ fn reading_a_sharded_array_takes_two_requests_for_each_shard() {
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunks * CHUNK]}},
         "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [CHUNK], "codecs": names,
             "index_codecs": index}}]});
-    write_file(&bucket.path("a/zarr.json"), document.to_string().as_bytes());
+    write_file(bucket.path("a/zarr.json"), document.to_string().as_bytes());
     let mut flat = Vec::new();
     for shard in 0..shards {
         let start = flat.len();
@@ -607,7 +607,7 @@ fn reading_a_sharded_array_takes_two_requests_for_each_shard() {
         let index: Vec<u8> = places.flat_map(u64::to_le_bytes).collect();
         object.extend_from_slice(&index);
         object.extend(crc32c::crc32c(&index).to_le_bytes());
-        write_file(&bucket.path(&format!("a/c/{shard}")), &object);
+        write_file(bucket.path(&format!("a/c/{shard}")), &object);
     }
     let web = || {
         let mut command = with_timeout(120, ZARRFS);
@@ -932,7 +932,7 @@ fn create_does_not_replace_an_array_that_another_program_creates_meanwhile() {
             // the document appears after zarrfs has checked that there is none
             bucket.server.set_gate(Box::new(move |request| {
                 if request.method == "PUT" && !folder.join(&request.path[1..]).exists() {
-                    write_file(&folder.join(&request.path[1..]), b"of another");
+                    write_file(folder.join(&request.path[1..]), b"of another");
                 }
                 None
             }));

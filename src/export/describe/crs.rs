@@ -83,12 +83,15 @@ fn of_mapping(mapping: &Map<String, Value>, axes: &[DescribedAxis]) -> Option<Cr
 
 /// Returns WGS 84 if x and y are longitude and latitude.
 fn of_units(axes: &[DescribedAxis]) -> Option<Crs> {
-    let has: [(Role, fn(&str) -> bool); 2] = [(Role::X, role::is_east), (Role::Y, role::is_north)];
-    let is_geographic = has.into_iter().all(|(role, is_unit)| {
-        let mut axes = axes.iter().filter(|axis| axis.role == role);
-        axes.any(|axis| axis.units.as_deref().is_some_and(is_unit))
-    });
+    let is_geographic =
+        any_unit(axes, Role::X, role::is_east) && any_unit(axes, Role::Y, role::is_north);
     is_geographic.then(wgs_84)
+}
+
+fn any_unit(axes: &[DescribedAxis], role: Role, is_unit: fn(&str) -> bool) -> bool {
+    axes.iter()
+        .filter(|axis| axis.role == role)
+        .any(|axis| axis.units.as_deref().is_some_and(is_unit))
 }
 
 fn wgs_84() -> Crs {

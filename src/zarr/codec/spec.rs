@@ -9,6 +9,9 @@ use crate::util::json::{Map, Value};
 use crate::zarr::dtype::DType;
 use crate::zarr::extension::Extension;
 
+/// Completes the parameters of a document of v2, for items of a size in bytes, as v3 spells them.
+pub type SpellParameters = fn(&mut Map<String, Value>, usize);
+
 /// A codec by its id.
 pub struct CodecSpec {
     /// The id in documents of v2. Codecs that numcodecs lacks have one, too.
@@ -33,9 +36,8 @@ pub struct CodecSpec {
     /// Translates the codec of v3, and changes the input to its output. Returns `None` for a codec
     /// that changes no bytes.
     pub parse: fn(&CodecSpec, &Extension, &mut ArrayInput) -> Result<Option<CodecConfig>>,
-    /// Completes the parameters of a document of v2, for items of a size in bytes, as v3 spells
-    /// them. `None` if documents of v2 do not have the codec.
-    pub spell: Option<fn(&mut Map<String, Value>, usize)>,
+    /// How v3 spells the parameters. `None` if documents of v2 do not have the codec.
+    pub spell: Option<SpellParameters>,
 
     /// All parameters of a compressor with their defaults in numcodecs, a JSON object; empty for a
     /// filter.
