@@ -548,22 +548,4 @@ impl Change<'_> {
 }
 
 #[cfg(test)]
-mod composites;
-#[cfg(test)]
-mod faults;
-#[cfg(test)]
-mod latency;
-#[cfg(test)]
-mod model;
-#[cfg(test)]
-mod pages_model;
-#[cfg(test)]
-mod races;
-#[cfg(test)]
-mod remote;
-#[cfg(test)]
-mod shard_costs;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod views;

@@ -46,7 +46,7 @@ macro_rules! finding_kinds {
         const KINDS: &[FindingKind] = &[$(FindingKind::$kind,)*];
 
         /// The rows in the order of [`FindingKind`].
-        const ROWS: &[Row] = &[
+        static ROWS: &[Row] = &[
             $(Row {
                 severity: Severity::$severity,
                 name: $name,

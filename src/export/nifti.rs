@@ -434,6 +434,9 @@ mod tests {
     fn the_second_version_has_longer_dimensions() {
         let mut array = testing::model();
         array.metadata = testing::metadata("\">i2\"", &[3, 4, 5, 32_768]);
+        for (axis, len) in array.axes.iter_mut().zip(&array.metadata.shape) {
+            axis.len = *len;
+        }
         array.crs = Some(Crs::default());
         let header = header(&array);
         assert_eq!(

@@ -1,3 +1,13 @@
+mod composites;
+mod faults;
+mod latency;
+pub mod model;
+mod pages_model;
+mod races;
+mod remote;
+mod shard_costs;
+mod views;
+
 use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::store::MemoryStore;

@@ -2,8 +2,8 @@
 //! plain model of what a program believes.
 
 use crate::error::Result;
-use crate::fs::model::mount;
 use crate::fs::tests::geometry;
+use crate::fs::tests::model::mount;
 use crate::fs::tree::FLAT;
 use crate::fs::{Fs, Seek};
 use crate::store::{FaultyStore, Key, MemoryStore, Store};

@@ -1,10 +1,10 @@
 //! Tests writes to an array while another thread changes its shape or renames it.
 
-use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::array::hierarchy::MetadataFile;
 use crate::error::Kind;
 use crate::fs::tree::{FLAT, ROOT_INODE};
+use crate::fs::*;
 use crate::store::{Key, MemoryStore, Readable, Replaces, Store, Version, delegate_store};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::V1Order;

@@ -1,8 +1,8 @@
 //! Counts the store calls that reads and writes in shards take.
 
-use super::model;
-use super::*;
+use crate::fs::tests::model;
 use crate::fs::tree::FLAT;
+use crate::fs::*;
 use crate::store::{FaultyStore, MemoryStore, Operation, Store};
 
 /// Mounts an array of 64 x 64 bytes in 16 shards, each of 4 x 4 chunks of 4 x 4 bytes, with a cache

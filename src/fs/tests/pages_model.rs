@@ -7,10 +7,10 @@
 //! those that it fills; a map makes pages dirty, and the kernel writes back whole pages; dropping
 //! pages writes back the dirty ones. Its pages are small, but each overlaps several chunks.
 
-use super::model::mount;
-use super::*;
 use crate::export::Format;
+use crate::fs::tests::model::mount;
 use crate::fs::tree::Headers;
+use crate::fs::*;
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::ArrayMetadata;

@@ -1,7 +1,7 @@
 //! Renames while each call to the store fails in turn: no file is lost, and none exists in part.
 
-use super::model::mount;
-use super::*;
+use crate::fs::tests::model::mount;
+use crate::fs::*;
 use crate::store::{DirectoryStore, FaultyStore, Operation, PlannedFault};
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! Counts the requests to a remote store that reading arrays takes, and checks that they are
 //! concurrent.
 
-use super::*;
 use crate::array::hierarchy::Hierarchy;
+use crate::fs::*;
 use crate::store::SimulatedRemote;
 use crate::zarr::grid::ChunkId;
 use crate::zarr::metadata::Separator;
@@ -261,7 +261,7 @@ fn random_readers_do_not_wait_for_each_other() {
         }
     });
     let most = case.store.max_in_flight.load(Ordering::SeqCst);
-    assert!((4..=16).contains(&most), "{most} requests at once");
+    assert!(most >= 4, "{most} requests at once");
 }
 
 /// A plane that cuts through many chunks: all are requested concurrently.

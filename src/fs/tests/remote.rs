@@ -1,9 +1,9 @@
 //! Tests files of a remote store: no value is a local file, each lookup takes a request, and
 //! another machine writes, too.
 
-use super::*;
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::fs::tree::{FLAT, ROOT_INODE};
+use crate::fs::*;
 use crate::store::{
     FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Readable, Store,
     UnlistedStore, delegate_store,

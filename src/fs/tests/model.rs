@@ -1,10 +1,10 @@
 //! Random sequences of writes, reads, closes and changes of the shape against a plain array of
 //! bytes, with another writer on the same store, and with a store that fails.
 
-use super::tests::geometry;
-use super::*;
 use crate::array::hierarchy::Hierarchy;
+use crate::fs::tests::geometry;
 use crate::fs::tree::FLAT;
+use crate::fs::*;
 use crate::store::{FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Store};
 use crate::zarr::grid::{ChunkId, Grid};
 use crate::zarr::layout;
@@ -76,7 +76,7 @@ struct Model {
     next: u8,
 }
 
-pub(super) fn mount(store: &Arc<FaultyStore>, bound: usize) -> Fs {
+pub fn mount(store: &Arc<FaultyStore>, bound: usize) -> Fs {
     mount_over(store.clone(), bound)
 }
 

@@ -1,10 +1,10 @@
 //! Views of arrays against plain numbers in memory.
 
-use super::model::mount;
-use super::*;
 use crate::array::hierarchy::{DOCUMENTS, Hierarchy};
 use crate::export::Format;
+use crate::fs::tests::model::mount;
 use crate::fs::tree::{Headers, Views};
+use crate::fs::*;
 use crate::store::{
     FaultyStore, FirstNames, MemoryStore, MetadataCache, PagedListing, Reach, Readable,
     SimulatedRemote, Store, delegate_store,

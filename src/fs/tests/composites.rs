@@ -1,10 +1,10 @@
 //! Composite files, made of bytes and flat bytes, are compared with plain bytes in memory.
 
-use super::files::composite::CompositeFile;
-use super::model::mount;
-use super::*;
 use crate::export::{Composite, ItemForm, PartContent, ShownNumber, StoredInteger};
+use crate::fs::files::composite::CompositeFile;
+use crate::fs::tests::model::mount;
 use crate::fs::tree::Headers;
+use crate::fs::*;
 use crate::store::{FaultyStore, MemoryStore, Store};
 use crate::zarr::metadata::ArrayMetadata;
 use proptest::prelude::*;
