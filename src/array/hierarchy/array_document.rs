@@ -1,6 +1,6 @@
 //! Stores documents of arrays that users of the decoded view write: a `.zarray`, or a `zarr.json`.
-//! The decoded view hides codecs, keys and shards, so an existing array keeps its own. A change that
-//! would alter the meaning of stored chunks is refused while there are any.
+//! The decoded view hides codecs, keys and shards, so an existing array keeps its own. A change
+//! that would alter the meaning of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, needs_migration, refused};
 use super::resize::OutsideElements;
@@ -256,8 +256,8 @@ impl Hierarchy {
     }
 }
 
-/// Erases all chunks below the key of an array, also those outside the grid of the array whose place
-/// it takes, and calls `each_value` with the name of each other value.
+/// Erases all chunks below the key of an array, also those outside the grid of the array whose
+/// place it takes, and calls `each_value` with the name of each other value.
 pub(super) fn erase_chunks(
     array: &Arc<Array>,
     each_value: &mut dyn FnMut(&str) -> Result<()>,

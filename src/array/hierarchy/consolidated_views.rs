@@ -179,8 +179,8 @@ impl Hierarchy {
     }
 }
 
-/// Returns whether all readers of a document that grants `granted` may read what grants `by`; `None`
-/// stands for a store without modes.
+/// Returns whether all readers of a document that grants `granted` may read what grants `by`;
+/// `None` stands for a store without modes.
 fn may_read(granted: Option<Permissions>, by: Option<Permissions>) -> bool {
     match (granted, by) {
         (Some(granted), Some(by)) => granted.readers_may_read(by),

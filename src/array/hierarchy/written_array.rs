@@ -1,6 +1,6 @@
-//! A document of an array that a user wrote, and the document that is stored for it: one of the same
-//! format, or in a mount that shows v3 as v2 a `zarr.json` for a `.zarray`. The stored one keeps what
-//! the decoded view hides.
+//! A document of an array that a user wrote, and the document that is stored for it: one of the
+//! same format, or in a mount that shows v3 as v2 a `zarr.json` for a `.zarray`. The stored one
+//! keeps what the decoded view hides.
 
 use super::document::refused;
 use super::{DocumentFormat, DocumentKind};

@@ -1,7 +1,7 @@
 //! Decoding and encoding of one zlib stream, gzip member or bare deflate stream in memory, by
-//! libdeflate, and the compressor that `zlib` and `gzip` are. The C functions are called directly because the safe crate does not return the
-//! length of a stream, which is needed to find the next gzip member. The module does not know what
-//! may follow a stream.
+//! libdeflate, and the compressor that `zlib` and `gzip` are. The C functions are called directly
+//! because the safe crate does not return the length of a stream, which is needed to find the next
+//! gzip member. The module does not know what may follow a stream.
 
 use super::streams::StreamError;
 use super::{Codec, CodecConfig, CodecError, CodecResult, encode_only};

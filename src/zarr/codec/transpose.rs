@@ -4,7 +4,7 @@
 
 use super::{
     ArrayInput, Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, ItemTypes, Size,
-    buffer, vlen_transpose,
+    buffer,
 };
 use crate::error::Result;
 use crate::util::json::{self, Map, Value};
@@ -163,15 +163,14 @@ fn order_v3(codec: &Extension, dimensions: usize) -> Result<Vec<usize>> {
     }
 }
 
+/// The id of the codec that transposes items of variable length.
+pub const OF_BYTES: &str = "vlen_transpose";
+
 /// Returns the codec that transposes chunks of shape `shape`, whose items may have variable
 /// length: axis `i` of the encoded chunk is axis `order[i]`.
 pub fn transposition(shape: &[u64], order: &[usize], is_variable: bool) -> CodecConfig {
-    let spec = if is_variable {
-        &vlen_transpose::SPEC
-    } else {
-        &SPEC
-    };
-    CodecConfig::new(spec.id, Map::new())
+    let id = if is_variable { OF_BYTES } else { SPEC.id };
+    CodecConfig::new(id, Map::new())
         .with("shape", shape.into())
         .with("order", order.into())
 }

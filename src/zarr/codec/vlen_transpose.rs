@@ -3,14 +3,14 @@
 //! C order of the permuted axes. The codec does not know what the items mean. Source of the format:
 //! `numcodecs.vlen`.
 
-use super::transpose::AxisOrder;
+use super::transpose::{AxisOrder, OF_BYTES};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size, buffer};
 use crate::error::Result;
 use crate::zarr::layout::{byte_size, permute};
 
 /// What is known of the codec.
 pub const SPEC: CodecSpec = CodecSpec {
-    id: "vlen_transpose",
+    id: OF_BYTES,
     parameters: &["shape", "order"],
     build: |config, _| Ok(Box::new(VlenTranspose::new(config)?)),
     ..CodecSpec::BYTES
