@@ -222,6 +222,7 @@ impl FuseServer {
             let change = fs.change();
             job(&change);
             notices.drop_stale(change.take_stale_pages());
+            notices.drop_stale(fs.take_unsent_stale_pages());
             names.enforce();
         };
         match inline {

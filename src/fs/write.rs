@@ -10,7 +10,7 @@ use crate::cache::{Part, Ranges, Wait};
 use crate::error::{Error, Result};
 use crate::fs::tree::Node;
 use crate::store::Key;
-use crate::util::memory;
+use crate::util::memory::{self, lock};
 use crate::zarr::grid::{Block, ChunkId};
 use crate::zarr::layout;
 use crate::zarr::metadata::Order;
@@ -39,6 +39,21 @@ pub struct Change<'a> {
     /// The files whose pages the kernel has to drop. Each request has a list of its own, so that
     /// none waits for the pages of another. A failed request has one, too.
     stale: RefCell<Vec<StalePages>>,
+}
+
+impl Drop for Change<'_> {
+    /// Leaves files that nobody has asked for to the next request. A sync or the end of an idle
+    /// time is no request of its own, and its guards would stay for ever.
+    fn drop(&mut self) {
+        let left = self.stale.take();
+        if left.is_empty() {
+            return;
+        }
+        let mut unsent = lock(&self.fs.unsent_stale_pages);
+        for stale in left {
+            unsent.entry(stale.inode).or_default().extend(stale.guards);
+        }
+    }
 }
 
 impl Deref for Change<'_> {
@@ -85,6 +100,19 @@ impl Fs {
             fs: self,
             stale: RefCell::default(),
         }
+    }
+
+    /// Returns the files with stale pages of changes that ended without a request, once.
+    pub fn take_unsent_stale_pages(&self) -> Vec<StalePages> {
+        let unsent = std::mem::take(&mut *lock(&self.unsent_stale_pages));
+        unsent
+            .into_iter()
+            .map(|(inode, guards)| StalePages {
+                inode,
+                is_awaited: false,
+                guards,
+            })
+            .collect()
     }
 
     /// Calls `write`, which writes to the array through a file, and adds it to the record of the

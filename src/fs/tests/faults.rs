@@ -57,6 +57,47 @@ fn read(fs: &Fs, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// A sync stores what another program has written, which makes pages stale. No request has asked
+/// for the list, so the next one gets it, with the guards that it must end.
+#[test]
+fn a_sync_leaves_its_stale_pages_to_the_next_request() {
+    let folder = tempfile::tempdir().unwrap();
+    prepare(folder.path());
+    let fs = mount(&faulty(folder.path()), 1 << 20);
+    fs.take_unsent_stale_pages();
+    let array = fs.lookup(1, "a").unwrap().inode;
+    let raw = fs.lookup(array, "data.raw").unwrap().inode;
+    let attributes = fs.lookup(array, ".zattrs").unwrap().inode;
+    fs.open(raw, false, false).unwrap();
+    let change = fs.change();
+    let draft = fs.open(attributes, true, false).unwrap().handle;
+    change.write(draft, 0, NEW).unwrap();
+    assert!(change.take_stale_pages().is_empty());
+    fs.sync_all().unwrap();
+    assert!(change.take_stale_pages().is_empty());
+    let unsent = fs.take_unsent_stale_pages();
+    assert!(unsent.iter().any(|stale| stale.inode == raw), "{unsent:?}");
+    assert!(fs.take_unsent_stale_pages().is_empty());
+    assert_eq!(read(&fs, ".zattrs").unwrap(), NEW);
+
+    // a write of a chunk through another file guards its bytes against pages of data.raw
+    let chunk = fs.lookup(array, "0").unwrap().inode;
+    let chunk = fs.open(chunk, true, false).unwrap().handle;
+    let page = fs.open(raw, true, false).unwrap().handle;
+    fs.change().write(chunk, 0, &[7; 8]).unwrap();
+    let mut unsent = fs.take_unsent_stale_pages();
+    unsent.retain(|stale| stale.inode == raw && !stale.guards.is_empty());
+    assert_eq!(unsent.len(), 1);
+    for expected in [7, 1] {
+        // a page of a map
+        fs.change()
+            .write_with(page, 0, &[1; 8], Wait::Allowed, true)
+            .unwrap();
+        assert_eq!(read(&fs, "0").unwrap(), [expected; 8]);
+        fs.pages_dropped(&unsent[0].guards);
+    }
+}
+
 #[test]
 fn a_rename_that_fails_loses_nothing() {
     let mut failed = 0;

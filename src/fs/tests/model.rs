@@ -197,7 +197,8 @@ impl Model {
             Op::WriteFlat(at, len) => {
                 let (start, len) = self.flat_range(at, len);
                 let data = self.some_bytes(len);
-                match self.fs.change().write(self.handle, start as u64, &data) {
+                let written = self.fs.change().write(self.handle, start as u64, &data);
+                match written {
                     // the cache is full; the bytes accepted before it was are visible
                     Err(e) if self.fails && e.errno() == libc::ENOSPC => {
                         return self.check_failed_write(start, &data);
