@@ -270,6 +270,13 @@ impl Connector {
             Some(Cause::NoBucket(self.bucket.clone()))
         } else if status.as_u16() >= 300 && !matches!(status.as_u16(), 304 | 404 | 409 | 412) {
             Some(refused(*status, headers, said(body)))
+        } else if *status == 200
+            && bounded_range(request).is_some()
+            && *request.method() == Method::GET
+        {
+            Some(Cause::Wrong(
+                "the server sends another part of the value than requested, or not its size",
+            ))
         } else if status.is_success() && is_put && !headers.contains_key(ETAG) {
             // `object_store` would report the stored value as a failure
             Some(Cause::Wrong(

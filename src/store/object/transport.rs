@@ -471,7 +471,9 @@ impl Transport {
             status = StatusCode::RANGE_NOT_SATISFIABLE;
         }
         if status.is_success() {
-            if let Some(wanted) = &request.range
+            // the store knows better what a whole answer of unknown size is
+            if status == StatusCode::PARTIAL_CONTENT
+                && let Some(wanted) = &request.range
                 && size_of_part(&headers, wanted).is_none()
             {
                 return Err(Cause::Wrong(

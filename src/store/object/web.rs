@@ -76,7 +76,7 @@ impl ServedStore for Web {
             value.clear();
             return Ok(None);
         }
-        Ok(Some(self.stat_of_part(&answer)))
+        self.stat_of_part(&request, &answer).map(Some)
     }
 
     async fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<EndOfValue> {
@@ -133,10 +133,14 @@ impl ServedStore for Web {
 
 impl Web {
     /// Returns the metadata of a value, of which an answer has a part.
-    fn stat_of_part(&self, answer: &ServerAnswer) -> Stat {
-        // the transport returns no part without the size of its value
-        let size = content_range(&answer.headers).and_then(|stated| stated.size);
-        self.stat_of(&answer.headers, size.unwrap_or_default())
+    fn stat_of_part(&self, request: &ServerRequest, answer: &ServerAnswer) -> Result<Stat> {
+        let Some(size) = content_range(&answer.headers).and_then(|stated| stated.size) else {
+            return Err(invalid_answer(
+                request,
+                "with a part of a value without its size",
+            ));
+        };
+        Ok(self.stat_of(&answer.headers, size))
     }
 
     async fn stat_by_get(&self, key: &Key) -> Result<Option<Stat>> {
@@ -150,7 +154,7 @@ impl Web {
         match self.found(key, &request, &answer)? {
             Found::Nothing => Ok(None),
             Found::Directory => Ok(Some(Stat::prefix())),
-            Found::Value => Ok(Some(self.stat_of_part(&answer))),
+            Found::Value => self.stat_of_part(&request, &answer).map(Some),
             Found::Neither(e) => Err(Error::new(Kind::NotAValue, e.message())),
         }
     }
