@@ -1,5 +1,5 @@
-//! Codecs: from encoded chunk bytes to decoded ones and back. This file lists the codecs; each has a
-//! file of its own with a [`CodecSpec`]. Any codec may be a compressor or a filter. A codec knows
+//! Codecs: from encoded chunk bytes to decoded ones and back. This file lists the codecs; each has
+//! a file of its own with a [`CodecSpec`]. Any codec may be a compressor or a filter. A codec knows
 //! neither keys nor stores nor documents: its error is a reason, to which the caller adds array and
 //! key. Reference: numcodecs 0.15.
 
@@ -66,6 +66,13 @@ pub const NO_ZFP: &str =
 /// The codec `zfpy`.
 const ZFPY: CodecSpec = CodecSpec {
     id: "zfpy",
+    parameters: &[
+        "mode",
+        "tolerance",
+        "rate",
+        "precision",
+        "compression_kwargs",
+    ],
     build: |_, _| Err(Error::unsupported(format!("codec \"zfpy\" {NO_ZFP}"))),
     ..CodecSpec::BYTES
 };
