@@ -36,6 +36,10 @@ fn level_of_store(levels: usize, holds: &dyn Fn(usize, &str) -> bool) -> Option<
                 .iter()
                 .any(|documents| documents.iter().all(|name| holds(*level, name)))
     })?;
+    if !is_group(near, holds) {
+        // the hierarchy refuses an array inside another one
+        return Some(near);
+    }
     let above = (0..near).rev().take_while(|level| is_group(*level, holds));
     Some(above.last().unwrap_or(near))
 }
