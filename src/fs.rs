@@ -8,6 +8,7 @@ use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use crate::stats::Stats;
 use crate::store::{Key, Store, SubtreeLocks, escaped};
 use crate::util::pool::{Pool, PoolGrowth};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -132,6 +133,9 @@ pub struct Fs {
     converting: SubtreeLocks,
     pages: Pages,
     guards: PageGuards,
+    /// Protects the files whose pages the kernel still has to drop after changes without a request,
+    /// by inode number, with the guards to be removed then.
+    unsent_stale_pages: Mutex<HashMap<u64, Vec<GuardId>>>,
     waiting: WaitingWrites,
     drafts: Drafts,
     created_chunks: CreatedChunks,
@@ -169,6 +173,7 @@ impl Fs {
             converting: SubtreeLocks::default(),
             pages: Pages::new(),
             guards: PageGuards::default(),
+            unsent_stale_pages: Mutex::default(),
             waiting: WaitingWrites::default(),
             drafts: Drafts::default(),
             created_chunks: CreatedChunks::default(),

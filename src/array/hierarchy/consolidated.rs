@@ -173,8 +173,8 @@ impl Hierarchy {
     }
 
     /// Calls `each` with the key, relative to `key`, and the text of each document stored at and
-    /// below `key` that has an entry in consolidated metadata. Invalid JSON is left out and recorded
-    /// as a problem.
+    /// below `key` that has an entry in consolidated metadata. Invalid JSON is left out and
+    /// recorded as a problem.
     fn stored_documents(
         &self,
         format: DocumentFormat,
@@ -208,8 +208,8 @@ impl Hierarchy {
         done
     }
 
-    /// Returns the document at `key` in the form of an entry, if there is one; an error if it is not
-    /// valid JSON.
+    /// Returns the document at `key` in the form of an entry, if there is one; an error if it is
+    /// not valid JSON.
     fn valid(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let Some(document) = self.stored_within(key, size_limit(key))? else {
             return Ok(None);
@@ -288,8 +288,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Updates all consolidated metadata above `key` after a rename outside this hierarchy has moved
-    /// a group or array to or from `key`.
+    /// Updates all consolidated metadata above `key` after a rename outside this hierarchy has
+    /// moved a group or array to or from `key`.
     ///
     /// # Errors
     ///
@@ -302,7 +302,8 @@ impl Hierarchy {
     }
 
     /// Moves the entries of a node that was renamed in all consolidated metadata above its old or
-    /// new key. A node that was removed has no new key; one that came from elsewhere has no old key.
+    /// new key. A node that was removed has no new key; one that came from elsewhere has no old
+    /// key.
     pub(super) fn consolidate_moved(&self, from: Option<&Key>, to: Option<&Key>) -> Result<()> {
         for format in DocumentFormat::ALL {
             let mut groups: Vec<Key> = Vec::new();
@@ -318,8 +319,9 @@ impl Hierarchy {
                 let new = to.and_then(|to| to.relative_to(&group));
                 self.edit_consolidated(format, &group, &|entries, text| {
                     push_moved(format, entries, text, old.as_ref(), new.as_ref())?;
-                    match (&old, &new, to) {
-                        (None, Some(below), Some(node)) => {
+                    let is_read = old.is_none() || format == DocumentFormat::V3;
+                    match (&new, to) {
+                        (Some(below), Some(node)) if is_read => {
                             self.push_stored(format, text, node, below)
                         }
                         _ => Ok(()),
@@ -502,7 +504,11 @@ fn push_moved(
         let (name, value) = entry?;
         let document = format.entry_document(&name).unwrap_or_default();
         if let Some(old) = old.filter(|old| document.relative_to(old).is_some()) {
-            let moved = new.and_then(|new| document.moved(old, new));
+            // those of v3 are read again, which adds what other programs have not consolidated
+            let moved = match format {
+                DocumentFormat::V2 => new.and_then(|new| document.moved(old, new)),
+                DocumentFormat::V3 => None,
+            };
             if let Some(name) = moved.and_then(|moved| format.entry_name(&moved)) {
                 text.push(&name, value.as_bytes())?;
             }

@@ -42,9 +42,9 @@ struct TimeCount {
 impl TimeCount {
     /// Parses `UNIT since DATE`.
     ///
-    /// Returns `None` for other calendars, if the calendar does not have the date, if the date is in
-    /// a time zone other than UTC, and for months and years: UDUNITS counts a month as 30.44 days,
-    /// other programs as one of the calendar.
+    /// Returns `None` for other calendars, if the calendar does not have the date, if the date is
+    /// in a time zone other than UTC, and for months and years: UDUNITS counts a month as 30.44
+    /// days, other programs as one of the calendar.
     fn parse(units: &str, cycle: Cycle) -> Option<Self> {
         let (unit, since) = units.split_once(" since ")?;
         let minutes: f64 = match unit.trim().to_ascii_lowercase().trim_end_matches('s') {

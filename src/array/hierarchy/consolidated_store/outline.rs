@@ -64,8 +64,11 @@ impl Outline {
         let mut outline = Outline::new(&stat, memory);
         for entry in MemberTexts::of(entries.as_bytes())? {
             let (name, value) = entry?;
-            // ignore names that are not valid keys
-            let Some(key) = format.entry_document(&name).filter(is_document) else {
+            // ignore names that are not valid keys, and entries that no change would keep current
+            let Some(key) = format
+                .entry_document(&name)
+                .filter(|key| format.consolidated_names().contains(&key.name()))
+            else {
                 continue;
             };
             let start = value.as_ptr() as usize - bytes.as_ptr() as usize;
