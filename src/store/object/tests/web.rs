@@ -446,3 +446,22 @@ fn a_server_that_closes_connections_gets_few_requests_at_a_time() {
         "{answers} answers, {most} at once"
     );
 }
+
+/// A server may refuse HEAD and send the page of a directory without its length.
+#[test]
+fn a_page_of_unknown_size_is_no_value() {
+    let server = Server::new(|request, _| match request.method.as_str() {
+        "HEAD" => reply(405, &[], b""),
+        _ => reply(
+            200,
+            &[
+                ("content-type", "text/html"),
+                ("transfer-encoding", "chunked"),
+            ],
+            b"14\r\n<!DOCTYPE html><html\r\n0\r\n\r\n",
+        ),
+    });
+    let (store, _) = open(&server.url, &quick());
+    let error = store.stat(&key("group")).unwrap_err();
+    assert_eq!(error.kind(), Kind::NotAValue, "{error}");
+}
