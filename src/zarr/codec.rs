@@ -249,3 +249,17 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
     config.allow_only(spec.parameters)?;
     (spec.build)(config, itemsize)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::util::json::Map;
+
+    /// numcodecs writes zfpy with parameters.
+    #[test]
+    fn what_reads_zfpy_is_named() {
+        let config = CodecConfig::new("zfpy", Map::new()).with("mode", 4.into());
+        let error = build(&config, 4).err().unwrap();
+        assert!(error.to_string().contains(NO_ZFP), "{error}");
+    }
+}
