@@ -195,3 +195,28 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), CommandFailure> {
         path.display()
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_is_the_topmost_group_or_the_array_that_refuses_others() {
+        // a directory without documents, groups, and arrays of v1 and v2
+        let documents: &[&[&[&str]]] = &[
+            &[&[], &[ZGROUP], &[ZMETADATA, ZGROUP], &[]],
+            &[&[ZGROUP], &[], &[ZGROUP], &[]],
+            &[&[ZGROUP], &[V1_META, V1_ATTRS], &[]],
+            &[&[ZGROUP], &[ZARRAY]],
+            &[&[ZGROUP], &[V1_META], &[]],
+            &[&[], &[]],
+        ];
+        let stores = documents.iter().map(|levels| {
+            level_of_store(levels.len(), &|level, name| levels[level].contains(&name))
+        });
+        assert_eq!(
+            stores.collect::<Vec<_>>(),
+            [Some(1), Some(2), Some(1), Some(1), Some(0), None]
+        );
+    }
+}
