@@ -139,7 +139,7 @@ impl Fs {
         let _ = self.syncs.limit.set((limit, Arc::downgrade(self)));
     }
 
-    /// Stores everything, as [`Change::flush_all`] does.
+    /// Stores everything, as [`flush_all`](super::Change::flush_all) does.
     ///
     /// # Errors
     ///
