@@ -19,6 +19,25 @@ use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 
+/// Returns the file system of a store, with a cache of `bound` bytes.
+fn mount_store(store: Arc<dyn Store>, bound: usize, read_only: bool) -> Fs {
+    let stats = Arc::new(Stats::default());
+    let cache = Arc::new(Cache::new(bound, stats.clone()));
+    let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
+    let spill = SpillOptions {
+        directory: std::env::temp_dir(),
+        limit: 1 << 20,
+    };
+    let options = Options {
+        read_only,
+        resize: false,
+        threads: 2,
+        direct_io: false,
+        spill,
+    };
+    Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
+}
+
 /// A file system over a store with one array, `a`, and the array's expected flat bytes.
 struct Case {
     fs: Fs,
@@ -93,21 +112,7 @@ fn case(
             chunk_of.push(run.chunk.0);
         }
     }
-    let stats = Arc::new(Stats::default());
-    let cache = Arc::new(Cache::new(bound, stats.clone()));
-    let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let spill = SpillOptions {
-        directory: std::env::temp_dir(),
-        limit: 1 << 20,
-    };
-    let options = Options {
-        read_only: true,
-        resize: false,
-        threads: 2,
-        direct_io: false,
-        spill,
-    };
-    let fs = Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap();
+    let fs = mount_store(store, bound, true);
     Case {
         fs,
         flat,

@@ -81,21 +81,7 @@ pub fn mount(store: &Arc<FaultyStore>, bound: usize) -> Fs {
 }
 
 fn mount_over(store: Arc<dyn Store>, bound: usize) -> Fs {
-    let stats = Arc::new(Stats::default());
-    let cache = Arc::new(Cache::new(bound, stats.clone()));
-    let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
-    let spill = SpillOptions {
-        directory: std::env::temp_dir(),
-        limit: 1 << 20,
-    };
-    let options = Options {
-        read_only: false,
-        resize: false,
-        threads: 2,
-        direct_io: false,
-        spill,
-    };
-    Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
+    crate::fs::tests::mount_store(store, bound, false)
 }
 
 fn open(fs: &Fs, name: &str, write: bool) -> Result<u64> {
