@@ -163,10 +163,10 @@ impl Array {
         Array { replacing, ..self }
     }
 
-    /// Locks a chunk or an object by its key until it is replaced. A directory compares the version
-    /// of a value and renames over it in two steps, so one of two threads that replace a value at
-    /// the same time would lose its change. Two `Array`s stand for one array whose metadata has
-    /// changed; they share these locks, and each thread may use another one of them.
+    /// Locks a chunk or an object by its key until it is replaced. A directory store compares the
+    /// version of a value first and renames the new value over it afterwards. Without the lock, one
+    /// of two threads that replace a value at the same time would lose its change. After a change
+    /// of metadata, two `Array`s may stand for one array. They share these locks.
     pub fn lock_replacing(&self, key: &Key) -> ExclusiveLock<'_> {
         self.replacing.exclusive(&[key])
     }

@@ -102,7 +102,7 @@ impl StoreLocation {
         Key::root().child(&name).ok().map(|key| (above, key))
     }
 
-    /// Returns the last name, which for a whole bucket is that of the bucket.
+    /// Returns the last name of the location. A whole bucket has its own name.
     pub fn name(&self) -> Option<String> {
         let name = match self {
             StoreLocation::Path(path) => absolute(path).file_name()?.to_str()?.to_string(),

@@ -42,8 +42,9 @@ pub struct Change<'a> {
 }
 
 impl Drop for Change<'_> {
-    /// Leaves files that nobody has asked for to the next request. A sync or the end of an idle
-    /// time is no request of its own, and its guards would stay for ever.
+    /// Leaves the files that nobody has taken to the next request. The kernel has sent no request
+    /// for some changes, such as a sync at the end of an idle time. If their list were dropped, its
+    /// guards would stay for ever.
     fn drop(&mut self) {
         let left = self.stale.take();
         if left.is_empty() {

@@ -59,7 +59,8 @@ impl Hierarchy {
 
     /// Writes the consolidated metadata of the group at `key` from the documents stored at and
     /// below it: into `.zmetadata` or, for a group of v3, into its `zarr.json`. Returns the names
-    /// of the entries: the keys of the documents or, for v3, of the nodes, relative to the group.
+    /// of the entries, relative to the group. An entry of v2 has the key of a document as its name,
+    /// an entry of v3 the key of a node.
     ///
     /// # Errors
     ///

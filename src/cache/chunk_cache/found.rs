@@ -57,8 +57,8 @@ pub struct CachedRun {
 }
 
 impl CachedRun {
-    /// Returns the `len` bytes at `offset` of a chunk or window; `None` if `part` does not have all
-    /// of them.
+    /// Returns the `len` bytes at `offset` of a chunk or window; `None` if `part` lacks some
+    /// of these bytes.
     pub fn new(part: DecodedPart, offset: usize, len: usize) -> Option<Self> {
         let is_whole = part.at(offset).is_some_and(|bytes| bytes.len() >= len);
         is_whole.then_some(CachedRun { part, offset, len })

@@ -223,8 +223,8 @@ impl KeysState {
         self.failure = Some(e);
     }
 
-    /// Records that the server accepts keys that were read after a refusal: reading them again was
-    /// of use.
+    /// Records that the server accepts keys that were read after a refusal, so that pauses
+    /// between readings begin short again.
     fn record_use(&mut self) {
         self.of_keys = 0;
         self.unclear = 0;

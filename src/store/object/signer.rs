@@ -42,7 +42,7 @@ pub(super) struct Signer {
     keys: Option<RenewedKeys>,
     /// The region in the URLs of requests.
     first_region: String,
-    /// The region of the bucket, as far as it is known. The lock protects the name alone.
+    /// The region in which the bucket is believed to lie. The lock protects only this name.
     region: Arc<Mutex<String>>,
 }
 
@@ -200,7 +200,7 @@ fn other_region(answer: &ServerAnswer, body: &[u8], region: &str) -> Option<Stri
     (is_region(&named) && named != region).then_some(named)
 }
 
-/// Returns the region that the body of an error names as that of the bucket.
+/// Returns the region of the bucket, if the body of an error names it.
 fn region_in(body: &[u8]) -> Option<String> {
     let code = element(body, "Code")?;
     ELSEWHERE
