@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Instant;
 use zarrfs::array::hierarchy::{Hierarchy, StoredNode};
 use zarrfs::array::{ArrayEntry, Scratch};
-use zarrfs::stats::Stats;
-use zarrfs::store::{DirectoryStore, Key};
-use zarrfs::zarr::metadata::V1Order;
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::{DirectoryStore, Key};
 
 /// Returns the seconds that this thread has run on a processor.
 fn cpu_seconds() -> Result<f64, Box<dyn Error>> {

@@ -14,18 +14,18 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use zarrfs::store::ReferenceStore;
-use zarrfs::util::json;
-use zarrfs::zarr::codec::build;
-use zarrfs::zarr::grid::{ChunkId, Grid};
-use zarrfs::zarr::metadata::v3::merge::{differs_v3, merged_v3};
-use zarrfs::zarr::metadata::v3::node::{
+use zarrfs_base::json;
+use zarrfs_format::codec::build;
+use zarrfs_format::grid::{ChunkId, Grid};
+use zarrfs_format::metadata::v3::merge::{differs_v3, merged_v3};
+use zarrfs_format::metadata::v3::node::{
     check_group_v3, member, node_type, rewrite, without_consolidated,
 };
-use zarrfs::zarr::metadata::v3::view::array_view;
-use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel, V1Order};
-use zarrfs::zarr::pipeline::Pipeline;
-use zarrfs::zarr::shard::{EntryChange, Index, IndexCodec, ShardPiece, Shards};
+use zarrfs_format::metadata::v3::view::array_view;
+use zarrfs_format::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel, V1Order};
+use zarrfs_format::pipeline::Pipeline;
+use zarrfs_format::shard::{EntryChange, Index, IndexCodec, ShardPiece, Shards};
+use zarrfs_store::ReferenceStore;
 
 /// Maximum size in bytes of chunks that are decoded.
 const SMALL: usize = 1 << 16;

@@ -2,19 +2,19 @@
 //! Decoded chunks have C layout, whatever the array's order. Nothing above this module knows under
 //! which key, or in which part of a value, a chunk is stored.
 
-use crate::error::{Error, Result};
-use crate::stats::Stats;
-use crate::store::{ExclusiveLock, Hint, Key, Store, SubtreeLocks};
-use crate::util::memory;
-use crate::zarr::grid::{ChunkId, Grid};
-use crate::zarr::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARR_JSON, ZARRAY};
-use crate::zarr::pipeline::Pipeline;
-use crate::zarr::shard::Shards;
 use std::borrow::Cow;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory;
+use zarrfs_base::stats::Stats;
+use zarrfs_format::grid::{ChunkId, Grid};
+use zarrfs_format::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARR_JSON, ZARRAY};
+use zarrfs_format::pipeline::Pipeline;
+use zarrfs_format::shard::Shards;
+use zarrfs_store::{ExclusiveLock, Hint, Key, Store, SubtreeLocks};
 
 mod confirm;
 mod encoded_value;
@@ -52,10 +52,10 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// ```
 /// use std::sync::Arc;
 /// use zarrfs::array::{Array, Scratch};
-/// use zarrfs::stats::Stats;
-/// use zarrfs::store::{Key, MemoryStore};
-/// use zarrfs::zarr::grid::ChunkId;
-/// use zarrfs::zarr::metadata::ArrayMetadata;
+/// use zarrfs_base::stats::Stats;
+/// use zarrfs_store::{Key, MemoryStore};
+/// use zarrfs_format::grid::ChunkId;
+/// use zarrfs_format::metadata::ArrayMetadata;
 ///
 /// let (store, stats) = (MemoryStore::default(), Arc::<Stats>::default());
 /// store.insert("a/1.0", [5, 6]);
@@ -69,7 +69,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// assert!(array.load(ChunkId(0), Vec::new(), &mut Scratch::default())?.is_none());
 /// let loaded = array.load(ChunkId(1), Vec::new(), &mut Scratch::default())?.unwrap();
 /// assert_eq!(loaded.bytes, [5, 6]);
-/// # Ok::<(), zarrfs::error::Error>(())
+/// # Ok::<(), zarrfs_base::error::Error>(())
 /// ```
 pub struct Array {
     key: Key,

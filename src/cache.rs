@@ -17,17 +17,13 @@ mod unstored;
 mod write_back;
 
 pub use crate::array::Ranges;
-pub use crate::util::spill_file::SpillOptions;
 pub use chunk_cache::{CachedRun, ChunkPart, DecodedPart, FoundBytes};
 pub use prefetch::{PrefetchState, Prefetcher};
 pub use unstored::UnstoredChunks;
 pub use write_back::Part;
+pub use zarrfs_base::spill_file::SpillOptions;
 
 use crate::array::{Array, ServedVersions};
-use crate::error::Error;
-use crate::stats::Stats;
-use crate::util::memory::{self, Reclaim, lock};
-use crate::util::spill_file::SpillFile;
 use buffers::Buffers;
 use chunk_cache::{CacheKey, Slot};
 use lru::LruCache;
@@ -36,6 +32,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use write_back::{DIRTY_COST, DirtyChunk, Failures, Reservations, WriteBacks};
+use zarrfs_base::error::Error;
+use zarrfs_base::memory::{self, Reclaim, lock};
+use zarrfs_base::spill_file::SpillFile;
+use zarrfs_base::stats::Stats;
 
 /// Whether a call may wait for the store, for a lock that is held during a call to the store, or
 /// for another request. If a call would have to wait and must not, it returns without a result, and
@@ -91,10 +91,10 @@ struct State {
 /// use std::sync::Arc;
 /// use zarrfs::array::Array;
 /// use zarrfs::cache::{Cache, ChunkPart};
-/// use zarrfs::stats::Stats;
-/// use zarrfs::store::{Key, MemoryStore};
-/// use zarrfs::zarr::grid::ChunkId;
-/// use zarrfs::zarr::metadata::ArrayMetadata;
+/// use zarrfs_base::stats::Stats;
+/// use zarrfs_store::{Key, MemoryStore};
+/// use zarrfs_format::grid::ChunkId;
+/// use zarrfs_format::metadata::ArrayMetadata;
 ///
 /// let (store, stats) = (MemoryStore::default(), Arc::<Stats>::default());
 /// store.insert("a/1.0", [5, 6]);
@@ -112,7 +112,7 @@ struct State {
 /// assert_eq!(stats.stores.get(), 0);
 /// cache.flush_array(&array)?;
 /// assert_eq!(stats.stores.get(), 1);
-/// # Ok::<(), zarrfs::error::Error>(())
+/// # Ok::<(), zarrfs_base::error::Error>(())
 /// ```
 pub struct Cache {
     bound: usize,

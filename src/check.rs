@@ -4,11 +4,11 @@
 
 use crate::array::hierarchy::{Hierarchy, Prefixes, StoredNode, WalkBounds};
 use crate::array::{Array, ShardUsage};
-use crate::error::{Error, Kind};
-use crate::store::Key;
-use crate::zarr::grid::ChunkId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use zarrfs_base::error::{Error, Kind};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Key;
 
 mod array_keys;
 mod chunks;

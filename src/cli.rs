@@ -42,13 +42,8 @@ mod umount;
 
 use crate::array::hierarchy::{ArchivesStore, ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::cache::{Cache, SpillOptions};
-use crate::error::{Error, Kind};
 use crate::fs::Options;
 use crate::fuse::run_child;
-use crate::stats::Stats;
-use crate::store::{DirectoryStore, Hint, Key, LockFiles, Store};
-use crate::util::memory;
-use crate::zarr::metadata::V1Order;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use failure::{CommandFailure, ExitCode, wants_json};
@@ -62,6 +57,11 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 use stdio::print;
+use zarrfs_base::error::{Error, Kind};
+use zarrfs_base::memory;
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::{DirectoryStore, Hint, Key, LockFiles, Store};
 
 pub use stdio::Inherited;
 

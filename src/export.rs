@@ -4,8 +4,8 @@
 //! file that writes it in the format's own terms. This module knows neither the names in a mount
 //! nor open files.
 
-use crate::error::{Error, Result};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_format::metadata::ArrayMetadata;
 
 mod binary;
 mod calendar;
@@ -212,7 +212,7 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`crate::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format needs
+    /// [`zarrfs_base::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format needs
     /// values and the description has none; no memory.
     pub fn file(self, array: &Described) -> Result<Composite> {
         self.file_with(array, |file| {

@@ -3,14 +3,14 @@
 
 use crate::array::{Array, VersionTag};
 use crate::cache::{Cache, FoundBytes, Prefetcher, SpillOptions, Wait};
-use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
-use crate::stats::Stats;
-use crate::store::{Key, Store, SubtreeLocks, escaped};
-use crate::util::pool::{Pool, PoolGrowth};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::pool::{Pool, PoolGrowth};
+use zarrfs_base::stats::Stats;
+use zarrfs_store::{Key, Store, SubtreeLocks, escaped};
 
 mod blocking;
 mod directory;
@@ -95,9 +95,9 @@ const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth {
 /// use zarrfs::cache::{Cache, SpillOptions};
 /// use zarrfs::fs::tree::Tree;
 /// use zarrfs::fs::{Fs, Options};
-/// use zarrfs::stats::Stats;
-/// use zarrfs::store::MemoryStore;
-/// use zarrfs::zarr::metadata::V1Order;
+/// use zarrfs_base::stats::Stats;
+/// use zarrfs_store::MemoryStore;
+/// use zarrfs_format::metadata::V1Order;
 ///
 /// let (store, stats) = (Arc::new(MemoryStore::default()), Arc::<Stats>::default());
 /// store.insert("a/1.0", [5, 6]);
@@ -116,7 +116,7 @@ const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth {
 /// fs.read(opened.handle, 0, 4, &mut bytes)?;
 /// assert_eq!(bytes, [9, 9, 5, 6]);
 /// fs.change().release(opened.handle);
-/// # Ok::<(), zarrfs::error::Error>(())
+/// # Ok::<(), zarrfs_base::error::Error>(())
 /// ```
 pub struct Fs {
     tree: Tree,

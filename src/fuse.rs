@@ -41,11 +41,8 @@ pub use control::{PATIENCE, STATISTICS, read_control, run_child};
 pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, unmount_path};
 pub use mount_place::{FollowedPath, MountEntry, follow, mount_of, mounts_at, open_directory};
 
-use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;
 use crate::fs::{Change, Fs, RequestKind};
-use crate::util::memory::lock;
-use crate::util::pool::{Pool, PoolGrowth};
 use fuser::{Config, Errno, FileHandle, ReplyEmpty, ReplyEntry, Session, SessionACL};
 use name_limit::NameLimit;
 use notify::{KernelConnection, Notices};
@@ -55,6 +52,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_base::pool::{Pool, PoolGrowth};
 
 /// Number of threads that take requests. With more, the kernel wakes them in turn, and requests
 /// take longer (measured, 2 cores).

@@ -2,19 +2,12 @@
 //!
 //! The modules below stand in layer order: a module imports only from those above it in this list,
 //! which `tests/docs/layers.rs` checks. A read of `data.raw` runs through them from the bottom up:
-//! `fuse` takes the request, `fs` finds the open file and asks `zarr::grid` which chunks hold the
-//! bytes, `cache` has them or lets `array` load them: bytes from `store`, decoded by `zarr::codec`.
-//! One copy goes from the decoded chunk into the reply.
+//! `fuse` takes the request, `fs` finds the open file and asks the grid of `zarrfs_format` which
+//! chunks hold the bytes, `cache` has them or lets `array` load them: bytes of a store, decoded by
+//! the codecs. One copy goes from the decoded chunk into the reply.
 //!
 //! The crate is the library of one program: its interface may change with every version.
 
-#![warn(missing_docs)]
-
-pub mod error; // errors, and the errno of each
-pub mod util; // json, memory, pool
-pub mod stats; // counters and the list of problems
-pub mod zarr; // the format, without I/O
-pub mod store; // keys to bytes
 pub mod array; // one array, and the hierarchy of all
 pub mod cache; // decoded chunks within one bound
 pub mod export; // headers and containers for other programs

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use zarrfs::cli::Inherited;
-use zarrfs::util::huge_pages::HugePages;
+use zarrfs_base::huge_pages::HugePages;
 
 #[global_allocator]
 static ALLOCATOR: HugePages = HugePages;

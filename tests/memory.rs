@@ -19,9 +19,9 @@ use std::time::Duration;
 use support::daemon::Daemon;
 use support::faulty_server::FaultyServer;
 use support::{announce, write_file};
-use zarrfs::util::memory as budget;
-use zarrfs::zarr::codec;
-use zarrfs::zarr::metadata::{ArrayMetadata, CodecConfig, V1Order};
+use zarrfs_base::memory as budget;
+use zarrfs_format::codec;
+use zarrfs_format::metadata::{ArrayMetadata, CodecConfig, V1Order};
 
 /// The cache bound in bytes, and the argument that sets it.
 const BOUND: u64 = 32 << 20;

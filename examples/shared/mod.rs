@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use zarrfs::array::hierarchy::{Hierarchy, StoredNode};
 use zarrfs::array::{Array, Scratch};
-use zarrfs::stats::Stats;
-use zarrfs::store::{DirectoryStore, Key, MemoryStore, Readable, Store};
-use zarrfs::zarr::grid::ChunkId;
-use zarrfs::zarr::metadata::{V1Order, ZARRAY};
+use zarrfs_base::stats::Stats;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::{V1Order, ZARRAY};
+use zarrfs_store::{DirectoryStore, Key, MemoryStore, Readable, Store};
 
 /// Maximum size of a value in bytes, larger than any value here.
 const LIMIT: u64 = 1 << 40;

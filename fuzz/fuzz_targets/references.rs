@@ -6,6 +6,6 @@ mod checks;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     // a generator may make as many references as there is memory for
-    zarrfs::util::memory::set_cache_bound(0);
+    zarrfs_base::memory::set_cache_bound(0);
     checks::references(data);
 });

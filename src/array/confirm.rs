@@ -7,13 +7,13 @@
 //! outside the shape reaches the store.
 
 use super::{Array, Ranges};
-use crate::error::Result;
-use crate::store::{Counted, Key, Version, get_counted};
-use crate::util::memory::lock;
-use crate::zarr::grid::{ChunkId, Grid};
-use crate::zarr::metadata::{ArrayMetadata, MAX_DOCUMENT};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::lock;
+use zarrfs_format::grid::{ChunkId, Grid};
+use zarrfs_format::metadata::{ArrayMetadata, MAX_DOCUMENT};
+use zarrfs_store::{Counted, Key, Version, get_counted};
 
 /// Maximum age of a confirmation of a remote array while one flush stores many chunks: a request
 /// for each chunk would double their number.
@@ -184,9 +184,9 @@ enum Document {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{MemoryStore, Store};
-    use crate::zarr::metadata::ZARRAY;
     use std::sync::Arc;
+    use zarrfs_format::metadata::ZARRAY;
+    use zarrfs_store::{MemoryStore, Store};
 
     fn document(shape: &str, dtype: &str) -> String {
         format!(

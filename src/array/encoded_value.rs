@@ -4,17 +4,17 @@
 //! decides what is replaced when.
 
 use super::Array;
-use crate::error::{Error, Kind, Result};
-use crate::store::{
-    Entry, Key, Listing, Readable, Replaces, Stat, Store, ValuePiece, Version, read_at,
-};
-use crate::util::memory;
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::ArrayMetadata;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::{
+    Entry, Key, Listing, Readable, Replaces, Stat, Store, ValuePiece, Version, read_at,
+};
 
 /// A store with one value, the content of a file.
 struct SingleValueStore {

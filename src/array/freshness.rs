@@ -14,14 +14,14 @@
 //!   served since the opening before ([`ServedVersions::begin_opening`]).
 
 use super::Array;
-use crate::store::Version;
-use crate::util::memory::lock;
-use crate::zarr::grid::ChunkId;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
+use zarrfs_base::memory::lock;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Version;
 
 /// Maximum number of chunks recorded per array. Checking all of them takes about 50 ms. If more
 /// were served, the kernel drops the pages of the array.

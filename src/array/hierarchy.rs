@@ -4,19 +4,19 @@
 //! back before it changes an array.
 
 use crate::array::{Array, Source};
-use crate::error::{Error, Kind, Result};
-use crate::stats::Stats;
-use crate::store::{Entry, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version};
-use crate::util::memory::{self, Grant};
-use crate::zarr::metadata::v3::node::{self, NodeType};
-use crate::zarr::metadata::{
-    ArrayMetadata, CodecConfig, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
-    ZMETADATA,
-};
 use lru::LruCache;
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::{self, Grant};
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::v3::node::{self, NodeType};
+use zarrfs_format::metadata::{
+    ArrayMetadata, CodecConfig, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
+    ZMETADATA,
+};
+use zarrfs_store::{Entry, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version};
 
 mod array_document;
 mod archives_store;
@@ -193,8 +193,8 @@ enum DocumentKind {
 /// ```
 /// use std::sync::Arc;
 /// use zarrfs::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
-/// use zarrfs::store::{Key, MemoryStore};
-/// use zarrfs::zarr::metadata::V1Order;
+/// use zarrfs_store::{Key, MemoryStore};
+/// use zarrfs_format::metadata::V1Order;
 ///
 /// let store = Arc::new(MemoryStore::default());
 /// let hierarchy = Hierarchy::new(store, V1Order::Zarr1, Arc::default());
@@ -208,7 +208,7 @@ enum DocumentKind {
 /// assert_eq!(array.metadata().shape, [365, 180]);
 /// let view = hierarchy.array_view(&key)?.unwrap();
 /// assert!(String::from_utf8_lossy(&view.text).contains(r#""compressor": null"#));
-/// # Ok::<(), zarrfs::error::Error>(())
+/// # Ok::<(), zarrfs_base::error::Error>(())
 /// ```
 pub struct Hierarchy {
     store: Arc<dyn Store>,

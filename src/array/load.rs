@@ -2,16 +2,16 @@
 //! which takes a processor.
 
 use super::{Array, NeighborBytes};
-use crate::error::{Error, Result};
-use crate::store::{Key, Stat, Version};
-use crate::util::memory;
-use crate::zarr::codec::check_objects;
-use crate::zarr::grid::ChunkId;
-use crate::zarr::layout;
-use crate::zarr::pipeline::Pipeline;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory;
+use zarrfs_format::codec::check_objects;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::layout;
+use zarrfs_format::pipeline::Pipeline;
+use zarrfs_store::{Key, Stat, Version};
 
 /// Memory that a load needs beside the decoded bytes, reused by the next load.
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Scratch {
 
 /// A decoded chunk and the version it came from.
 pub struct Loaded {
-    /// The chunk in C layout, [`Grid::chunk_size`](crate::zarr::grid::Grid::chunk_size) bytes.
+    /// The chunk in C layout, [`Grid::chunk_size`](zarrfs_format::grid::Grid::chunk_size) bytes.
     /// Chunks of objects have any size.
     pub bytes: Vec<u8>,
     /// The version of the stored bytes.
@@ -142,7 +142,7 @@ impl Array {
         done.map_err(|e| e.context(key))
     }
 
-    /// Reads a range of the value at `key` as [`Store::get_range`](crate::store::Store::get_range)
+    /// Reads a range of the value at `key` as [`Store::get_range`](zarrfs_store::Store::get_range)
     /// does.
     pub(super) fn timed_range(
         &self,

@@ -3,14 +3,14 @@
 //! one opened chunk have the same version.
 
 use super::{Array, MAX_IN_FLIGHT};
-use crate::error::{Error, Result};
-use crate::store::{Stat, Version};
-use crate::util::memory;
-use crate::zarr::codec::{BloscHeader, CodecResult, PartialDecode, ZstdFrame};
-use crate::zarr::grid::ChunkId;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory;
+use zarrfs_format::codec::{BloscHeader, CodecResult, PartialDecode, ZstdFrame};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::{Stat, Version};
 
 /// Minimum size in bytes of a block that is worth a request.
 const MIN_BLOCK: usize = 4096;

@@ -3,17 +3,17 @@
 //! know how or when objects are stored.
 
 use super::Ranges;
-use crate::error::{Error, Result};
-use crate::store::Version;
-use crate::util::memory::{self, Grant, lock};
-use crate::util::spill_file::{SpillFile, SpilledBytes};
-use crate::zarr::grid::ChunkId;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::{self, Grant, lock};
+use zarrfs_base::spill_file::{SpillFile, SpilledBytes};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Version;
 
 /// Maximum bytes of encoded chunks that wait in memory; others wait in a spill file.
 const IN_MEMORY: usize = 8 << 20;

@@ -1,11 +1,11 @@
 //! The pipelines of an array's chunks. Chunks of one shape share a pipeline. The module knows
 //! neither keys nor the store.
 
-use crate::error::Result;
-use crate::zarr::by_shape::ByShape;
-use crate::zarr::metadata::ArrayMetadata;
-use crate::zarr::pipeline::Pipeline;
 use std::sync::Arc;
+use zarrfs_base::error::Result;
+use zarrfs_format::by_shape::ByShape;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_format::pipeline::Pipeline;
 
 /// The pipelines of an array.
 pub struct Pipelines {

@@ -14,11 +14,6 @@ mod versions;
 
 use super::pending::PendingChunk;
 use super::{Array, Opening};
-use crate::error::{Error, Kind, Result};
-use crate::store::{Key, Stat, Version};
-use crate::util::memory::{self, Grant, Reclaim, lock};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::shard::{Index, ShardId, Shards};
 use lru::LruCache;
 pub use neighbors::{NeighborBytes, Neighbors};
 use std::collections::HashSet;
@@ -28,6 +23,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 pub use survey::ShardUsage;
 use versions::KnownVersions;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::{self, Grant, Reclaim, lock};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::shard::{Index, ShardId, Shards};
+use zarrfs_store::{Key, Stat, Version};
 
 /// Maximum number of shards kept per array.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();

@@ -4,14 +4,14 @@
 
 use super::Array;
 use super::sharded::Recency;
-use crate::error::{Kind, Result};
-use crate::store::{EntryKind, Key, KeyLock, Listing, Permissions, Stat, both};
-use crate::zarr::chunk_key::{KeyEncoding, parse_index};
-use crate::zarr::grid::{ChunkId, Grid};
-use crate::zarr::metadata::Separator;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
+use zarrfs_base::error::{Kind, Result};
+use zarrfs_format::chunk_key::{KeyEncoding, parse_index};
+use zarrfs_format::grid::{ChunkId, Grid};
+use zarrfs_format::metadata::Separator;
+use zarrfs_store::{EntryKind, Key, KeyLock, Listing, Permissions, Stat, both};
 
 /// Names examined to detect an undeclared separator: enough to pass stray files, few enough to be
 /// quick.

@@ -1,7 +1,7 @@
 use super::*;
-use crate::error::Kind;
-use crate::store::{MemoryStore, Readable};
 use proptest::prelude::*;
+use zarrfs_base::error::Kind;
+use zarrfs_store::{MemoryStore, Readable};
 
 fn document(codecs: &str) -> String {
     format!(r#"{{"zarr_format":2,"shape":[5,7,3],"chunks":[2,3,2],"fill_value":0,{codecs}}}"#)

@@ -2,15 +2,15 @@
 //! over to its object. `cache` decides when.
 
 use super::{Array, PendingBytes, Ranges, Scratch};
-use crate::error::{Error, Kind, Result};
-use crate::store::{Replaces, Version};
-use crate::util::memory;
-use crate::util::spill_file::SpillFile;
-use crate::zarr::grid::ChunkId;
-use crate::zarr::layout;
-use crate::zarr::pipeline::Pipeline;
 use std::sync::Arc;
 use std::time::Instant;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory;
+use zarrfs_base::spill_file::SpillFile;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::layout;
+use zarrfs_format::pipeline::Pipeline;
+use zarrfs_store::{Replaces, Version};
 
 impl Array {
     /// Checks that chunks can be stored.

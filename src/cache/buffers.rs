@@ -3,11 +3,11 @@
 //! time as decoding a fast codec.
 
 use crate::array::Scratch;
-use crate::error::Result;
-use crate::util::memory::{self, lock};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::{self, lock};
 
 /// Minimum size in bytes of buffers that are kept idle. The allocator reuses smaller ones.
 const MIN_KEPT: usize = 64 << 10;

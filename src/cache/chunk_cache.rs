@@ -17,10 +17,10 @@ pub(super) use window::Window;
 
 use super::{Cache, SLOT_COST, State};
 use crate::array::{Array, NeighborBytes, Opening, VersionTag};
-use crate::error::{Error, Result};
-use crate::zarr::grid::ChunkId;
 use std::collections::VecDeque;
 use std::ops::Range;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_format::grid::ChunkId;
 
 /// An item of the cache, the part of it that is wanted, and where to load it from.
 #[derive(Clone, Copy)]

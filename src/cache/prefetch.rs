@@ -11,17 +11,17 @@ mod wide_rows;
 use super::Cache;
 use super::chunk_cache::{CachedItem, ChunkPart, Spills, Window};
 use crate::array::Array;
-use crate::error::Result;
-use crate::util::memory::lock;
-use crate::util::pool::Pool;
-use crate::util::spill_file::SpillOptions;
-use crate::zarr::codec::PartialDecode;
-use crate::zarr::grid::ChunkId;
 use access::{AccessHistory, Pattern, Plan};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::lock;
+use zarrfs_base::pool::Pool;
+use zarrfs_base::spill_file::SpillOptions;
+use zarrfs_format::codec::PartialDecode;
+use zarrfs_format::grid::ChunkId;
 
 /// Minimum bytes prefetched for a sequential reader, if they fit: enough to keep all threads busy
 /// where chunks are small.

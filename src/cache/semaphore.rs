@@ -2,11 +2,11 @@
 //! there are processors; the load that is needed first gets the next permit. This module knows
 //! nothing of chunks.
 
-use crate::util::memory::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Thread;
+use zarrfs_base::memory::lock;
 
 /// The priority of a load: loads of waiting readers come before prefetches, earlier loads before
 /// later ones.

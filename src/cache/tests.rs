@@ -1,14 +1,14 @@
 use super::*;
 use crate::array::Array;
-use crate::error::Result;
-use crate::store::{
-    Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, Version, delegate_store,
-};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::ArrayMetadata;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use zarrfs_base::error::Result;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::{
+    Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, Version, delegate_store,
+};
 
 /// A store that is slow enough for readers to meet, and panics on demand.
 #[derive(Default)]
@@ -343,7 +343,7 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
     let decoded: Vec<u8> = (0..SIZE as u32)
         .map(|i| (i.wrapping_mul(2654435761) >> 24) as u8)
         .collect();
-    crate::zarr::pipeline::Pipeline::new(&metadata, SIZE)
+    zarrfs_format::pipeline::Pipeline::new(&metadata, SIZE)
         .unwrap()
         .encode(&decoded, &mut frame)
         .unwrap();
@@ -388,7 +388,7 @@ fn the_first_read_of_a_block_keeps_the_wanted_bytes_and_the_next_one_all_of_it()
         .flat_map(|i| (i * 7 / 3).to_le_bytes())
         .collect();
     let mut frame = Vec::new();
-    crate::zarr::pipeline::Pipeline::new(&metadata, SIZE)
+    zarrfs_format::pipeline::Pipeline::new(&metadata, SIZE)
         .unwrap()
         .encode(&decoded, &mut frame)
         .unwrap();

@@ -1,9 +1,9 @@
 //! Chunks that were written and are not stored yet, for statistics and messages.
 
 use super::Cache;
-use crate::store::Key;
-use crate::zarr::grid::ChunkId;
 use std::collections::{BTreeMap, HashMap};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Key;
 
 /// The number of chunks of an array that were written and are not stored, and their size.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,9 +68,9 @@ impl Cache {
 mod tests {
     use super::*;
     use crate::array::Array;
-    use crate::store::{MemoryStore, Store};
-    use crate::zarr::metadata::ArrayMetadata;
     use std::sync::Arc;
+    use zarrfs_format::metadata::ArrayMetadata;
+    use zarrfs_store::{MemoryStore, Store};
 
     /// Eight items of one byte in chunks of two, in shards of four.
     const SHARDED: &str = r#"{"zarr_format": 3, "node_type": "array", "shape": [8], "data_type": "uint8", "fill_value": 0,

@@ -20,14 +20,14 @@ pub(super) use space::{DIRTY_COST, Reservations, WriteBacks};
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
 use crate::array::{Array, Opening, Ranges, VersionTag, back_off};
-use crate::error::{Error, Result};
-use crate::store::Version;
-use crate::util::memory::{self, lock};
-use crate::util::spill_file::SpillFile;
-use crate::zarr::grid::ChunkId;
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::{self, lock};
+use zarrfs_base::spill_file::SpillFile;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Version;
 
 /// Maximum number of attempts of a write-back, which starts over if another writer has replaced the
 /// chunk.

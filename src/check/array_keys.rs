@@ -5,14 +5,14 @@ use super::FindingKind;
 use super::documents::BESIDE_V3;
 use super::names::leftover;
 use crate::array::{Array, is_chunk_like};
-use crate::error::{Error, Kind, Result};
-use crate::store::{Entry, EntryKind, Key, Listing, Store};
-use crate::zarr::chunk_key::{KeyEncoding, parse_index};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{
+use std::sync::Arc;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_format::chunk_key::{KeyEncoding, parse_index};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::{
     Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
 };
-use std::sync::Arc;
+use zarrfs_store::{Entry, EntryKind, Key, Listing, Store};
 
 /// A key below an array.
 pub(super) enum ArrayKey {

@@ -3,12 +3,12 @@
 
 use super::CheckOptions;
 use crate::array::{Array, ArrayEntry, Scratch};
-use crate::error::{Error, Result};
-use crate::store::{EntryKind, Stat};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::MAX_CHUNK;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::MAX_CHUNK;
+use zarrfs_store::{EntryKind, Stat};
 
 /// Maximum number of chunks in a batch.
 const BATCH: usize = 1024;
@@ -212,8 +212,8 @@ fn decode_one(array: &Array, chunk: ChunkId, memory: &mut DecodeMemory) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Key, MemoryStore};
-    use crate::zarr::metadata::ArrayMetadata;
+    use zarrfs_format::metadata::ArrayMetadata;
+    use zarrfs_store::{Key, MemoryStore};
 
     #[test]
     fn a_chunk_of_objects_is_decoded_within_its_memory() {

@@ -1,8 +1,8 @@
 //! The kinds of findings: severity, name, meaning and advice. The code that reports a finding adds
 //! the key and the reason.
 
-use crate::error::{Error, Kind};
-use crate::store::Key;
+use zarrfs_base::error::{Error, Kind};
+use zarrfs_store::Key;
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,8 +2,8 @@
 //! counted, so that a million stray files do not print a million lines.
 
 use super::{Event, Finding, FindingKind};
-use crate::store::Key;
 use std::collections::BTreeMap;
+use zarrfs_store::Key;
 
 /// Maximum number of findings of one kind that are reported one by one.
 const REPORTED: u64 = 20;

@@ -1,11 +1,10 @@
 use super::*;
 use crate::array::hierarchy::{ConsolidatedStore, UseConsolidated};
-use crate::error::Error;
-use crate::store::{
-    FaultyStore, MemoryStore, Operation, PlannedFault, SimulatedRemote, Store, UnlistedStore,
-};
-use crate::zarr::metadata::V1Order;
 use std::time::Duration;
+use zarrfs_base::error::Error;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault, SimulatedRemote, UnlistedStore};
+use zarrfs_store::{MemoryStore, Store};
 
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"|u1","compressor":null,"fill_value":0,"order":"C",
     "filters":null}"#;

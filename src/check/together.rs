@@ -3,11 +3,11 @@
 
 use super::{Check, Event, Finding, Summary};
 use crate::array::Array;
-use crate::util::memory::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::Builder;
+use zarrfs_base::memory::lock;
 
 /// Maximum number of arrays at a time.
 const MOST: usize = 64;

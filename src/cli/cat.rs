@@ -2,12 +2,12 @@
 
 use super::flat::{self, Flat};
 use super::{CommandFailure, ReadArgs, StoreArgs, StoreLocation, open_store, size, stdio};
-use crate::error::Error;
 use crate::fs::Fs;
-use crate::stats::Stats;
 use clap::Args;
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
+use zarrfs_base::error::Error;
+use zarrfs_base::stats::Stats;
 
 /// Number of bytes read and written at a time.
 const STEP: u64 = 4 << 20;

@@ -4,14 +4,14 @@
 use super::progress::{ProgressLine, bar};
 use super::{CommandFailure, Reading, StoreArgs, StoreLocation, open_store, size, stdio, threads};
 use crate::check::{CheckOptions, Event, Finding, Severity, Summary, check};
-use crate::error::{Error, one_line};
-use crate::util::json::{self, Value, json};
-use crate::util::memory;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use zarrfs_base::error::{Error, one_line};
+use zarrfs_base::json::{self, Value, json};
+use zarrfs_base::memory;
 
 /// Arguments of `check`.
 #[derive(Args)]

@@ -1,8 +1,8 @@
 //! Compressors on a command line: `ID[:PARAMETER...]`, or the JSON object of a `.zarray`.
 
-use crate::util::json::{self, Map, Value};
-use crate::zarr::codec::{CodecConfig, SHUFFLES, spec_of};
-use crate::zarr::interchange::check_compressor;
+use zarrfs_base::json::{self, Map, Value};
+use zarrfs_format::codec::{CodecConfig, SHUFFLES, spec_of};
+use zarrfs_format::interchange::check_compressor;
 
 /// The forms that [`parse`] accepts, for messages.
 pub const FORMS: &str = "blosc[:CNAME[:CLEVEL[:SHUFFLE]]], zlib, gzip, bz2 or zstd[:LEVEL], lzma[:PRESET], \

@@ -3,12 +3,12 @@
 
 use super::{CommandFailure, StoreArgs, StoreLocation, open_store, print};
 use crate::array::hierarchy::{StoredNode, UseConsolidated};
-use crate::stats::Stats;
-use crate::store::Key;
-use crate::util::json::{self, json};
-use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZMETADATA};
 use clap::Args;
 use std::sync::Arc;
+use zarrfs_base::json::{self, json};
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZMETADATA};
+use zarrfs_store::Key;
 
 /// Arguments of `consolidate`.
 #[derive(Args)]

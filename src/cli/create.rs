@@ -11,13 +11,6 @@ use super::compressor::{self, CompressorArg};
 use super::remote::RemoteArgs;
 use super::{CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, WriteArgs, location};
 use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile, StoredNode};
-use crate::error::Error;
-use crate::stats::Stats;
-use crate::store::{Key, Store};
-use crate::util::json::{self, Value};
-use crate::zarr::data_type::DataType;
-use crate::zarr::dtype::DType;
-use crate::zarr::metadata::{V1Order, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use clap::Args;
 use document::NewDocument;
 use place::NewPlace;
@@ -27,6 +20,13 @@ use std::sync::Arc;
 use unfinished::{
     UnfinishedArray, hidden_directory, remove_directory, rename_to_free_name, sync_directory,
 };
+use zarrfs_base::error::Error;
+use zarrfs_base::json::{self, Value};
+use zarrfs_base::stats::Stats;
+use zarrfs_format::data_type::DataType;
+use zarrfs_format::dtype::DType;
+use zarrfs_format::metadata::{V1Order, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
+use zarrfs_store::{Key, Store};
 
 /// Arguments of `create`.
 #[derive(Args)]

@@ -3,10 +3,10 @@
 
 use super::{StoreLocation, stdio};
 use crate::array::hierarchy::Hierarchy;
-use crate::error::{Error, Kind, lines, one_line};
-use crate::util::json::{self, json};
 use std::ffi::OsString;
 use std::io::Write;
+use zarrfs_base::error::{Error, Kind, lines, one_line};
+use zarrfs_base::json::{self, json};
 
 /// The exit codes of failures, as the help lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
 use crate::fs::tree::{FLAT, ROOT_INODE, Tree};
 use crate::fs::{Fs, Options};
-use crate::stats::Stats;
-use crate::store::Key;
 use std::sync::Arc;
+use zarrfs_base::stats::Stats;
+use zarrfs_store::Key;
 
 /// An array whose flat bytes are open.
 pub struct Flat {

@@ -8,15 +8,15 @@ use super::{
 use crate::array::Array;
 use crate::array::hierarchy::StoredNode;
 use crate::cache::Cache;
-use crate::error::Error;
 use crate::export::{self, Composite, DATASET, Described, Format, PartContent};
-use crate::stats::Stats;
-use crate::store::{Key, Store};
-use crate::util::json::{self, json};
-use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::sync::Arc;
+use zarrfs_base::error::Error;
+use zarrfs_base::json::{self, json};
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
+use zarrfs_store::{Key, Store};
 
 /// Arguments of `header`.
 #[derive(Args)]

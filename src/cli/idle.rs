@@ -2,13 +2,13 @@
 //! open and whether requests arrived.
 
 use super::CommandFailure;
-use crate::error::Error;
 use crate::fs::Fs;
 use crate::fuse::{Mountpoint, Unmounted};
-use crate::util::pool::start_thread;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use zarrfs_base::error::Error;
+use zarrfs_base::pool::start_thread;
 
 /// Bounds of the time between two checks.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);

@@ -8,17 +8,17 @@ use super::{
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
-use crate::error::{Error, Kind, Result, one_line};
-use crate::store::{Key, escaped};
-use crate::util::json::{self, Value, json};
-use crate::util::memory;
-use crate::zarr::grid::Edges;
-use crate::zarr::metadata::ArrayMetadata;
 use clap::Args;
 use rustix::termios::tcgetwinsize;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use zarrfs_base::error::{Error, Kind, Result, one_line};
+use zarrfs_base::json::{self, Value, json};
+use zarrfs_base::memory;
+use zarrfs_format::grid::Edges;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::{Key, escaped};
 
 /// Maximum numbers of lines and panels of the map of a single array, and of one array among others.
 const FULL: (u64, u64) = (24, 16);

@@ -1,9 +1,9 @@
 //! Temporary files that killed processes have left in a store of directories. The store removes
 //! those that it lists; a writable mount lists it once, in the background.
 
-use crate::store::{EntryKind, Key, Store};
-use crate::util::pool::start_thread;
 use std::sync::Arc;
+use zarrfs_base::pool::start_thread;
+use zarrfs_store::{EntryKind, Key, Store};
 
 /// Maximum number of names that a mount lists: a tenth of a second on a local disk. In other
 /// directories, files stay until a program lists these.

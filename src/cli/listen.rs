@@ -7,16 +7,16 @@
 //! `localhost` and the name in the option alone.
 
 use super::CommandFailure;
-use crate::error::{Error, Result};
 use crate::fs::Fs;
-use crate::util::memory::lock;
-use crate::util::pool::start_thread;
 use httparse::{EMPTY_HEADER, Request, Status};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_base::pool::start_thread;
 
 /// Maximum number of connections, each with a thread. Further connections are closed.
 const MAX_CONNECTIONS: usize = 8;

@@ -3,24 +3,24 @@
 
 use super::{CommandFailure, ExitCode, StoreArgs, WriteArgs, absolute};
 use crate::array::hierarchy::{DOCUMENTS, REMOVED};
-use crate::error::{Error, Kind};
 use crate::fuse::mount_of;
-use crate::stats::Stats;
-use crate::store::{
-    DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, PagedListing,
-    PrefixStore, ReferenceStore, Store, TargetPlace, TargetRoot, ZipStore,
-};
-use crate::util::json;
-use crate::zarr::metadata::v3::node::{NodeType, node_type};
-use crate::zarr::metadata::{
-    GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA,
-};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use zarrfs_base::error::{Error, Kind};
+use zarrfs_base::json;
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::v3::node::{NodeType, node_type};
+use zarrfs_format::metadata::{
+    GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA,
+};
+use zarrfs_store::{
+    DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, PagedListing,
+    PrefixStore, ReferenceStore, Store, TargetPlace, TargetRoot, ZipStore,
+};
 
 /// URL schemes of remote stores.
 const SCHEMES: [&str; 9] = [
@@ -710,7 +710,7 @@ fn open_object_store(
     options: &ObjectOptions,
     stats: &Arc<Stats>,
 ) -> Result<Arc<dyn PagedListing>, Error> {
-    Ok(Arc::new(crate::store::ObjectStore::open(
+    Ok(Arc::new(zarrfs_remote::ObjectStore::open(
         url,
         options,
         stats.clone(),

@@ -3,8 +3,6 @@
 use super::start_directory::absolute;
 use super::systemd::{self, Journal};
 use super::{CommandFailure, DIAGNOSTICS, time};
-use crate::error::{Error, one_line};
-use crate::util::memory::lock;
 use clap::Args;
 use env_logger::{Builder, Target};
 use log::{LevelFilter, Record};
@@ -14,6 +12,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
+use zarrfs_base::error::{Error, one_line};
+use zarrfs_base::memory::lock;
 
 /// Options of the log.
 #[derive(Args)]
@@ -131,10 +131,7 @@ fn start_to_file(level: LevelFilter, path: &Path) -> Result<(), CommandFailure> 
 fn start_to_terminal(level: LevelFilter) -> Result<(), CommandFailure> {
     let mut builder = builder(level);
     // a command that waits for a server must say so
-    builder.filter_module(
-        "zarrfs::store::object::transport",
-        level.max(LevelFilter::Warn),
-    );
+    builder.filter_module("zarrfs_remote::transport", level.max(LevelFilter::Warn));
     builder.format(|out, r| {
         let level = r.level().as_str().to_lowercase();
         writeln!(out, "zarrfs: {level}: {}", text(r))

@@ -6,14 +6,14 @@ use super::{
 };
 use crate::array::hierarchy::{MAX_NODES, Prefixes, WalkBounds, too_much};
 use crate::cache::Cache;
-use crate::error::{Error, Result, one_line};
 use crate::fs::tree::{ListedNode, Name, Node, Tree};
-use crate::stats::Stats;
-use crate::store::{Key, escaped};
-use crate::util::json::{self, Value, json};
 use clap::Args;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Result, one_line};
+use zarrfs_base::json::{self, Value, json};
+use zarrfs_base::stats::Stats;
+use zarrfs_store::{Key, escaped};
 
 /// Maximum number of names that are sorted. A directory with more is printed in the order of the
 /// store.

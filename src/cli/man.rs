@@ -4,13 +4,13 @@
 use super::man_pages::{ENVIRONMENT, EXAMPLES, FILES};
 use super::{Cli, CommandFailure, EXIT_CODES, print, stdio};
 use crate::check::FindingKind;
-use crate::error::Error;
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use zarrfs_base::error::Error;
 
 /// Arguments of `man`.
 #[derive(Args)]

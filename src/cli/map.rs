@@ -4,9 +4,9 @@
 
 use super::size;
 use crate::check::Examined;
-use crate::error::Error;
-use crate::util::json::{Value, json};
-use crate::zarr::grid::Grid;
+use zarrfs_base::error::Error;
+use zarrfs_base::json::{Value, json};
+use zarrfs_format::grid::Grid;
 
 /// The size of a picture.
 #[derive(Clone, Copy)]
@@ -368,7 +368,7 @@ fn symbols(ascii: bool) -> Symbols {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zarr::grid::ChunkId;
+    use zarrfs_format::grid::ChunkId;
 
     const AREA: MapArea = MapArea {
         width: 18,

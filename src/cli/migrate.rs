@@ -2,10 +2,10 @@
 
 use super::{CommandFailure, StoreArgs, StoreLocation, open_store, print};
 use crate::array::hierarchy::UseConsolidated;
-use crate::store::Key;
-use crate::util::json::{self, json};
 use clap::Args;
 use std::sync::Arc;
+use zarrfs_base::json::{self, json};
+use zarrfs_store::Key;
 
 /// Arguments of `migrate`.
 #[derive(Args)]

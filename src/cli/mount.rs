@@ -14,12 +14,8 @@ use super::{
     mountpoint, nesting, overlay, size, start_directory, stdio, systemd, warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
-use crate::error::Error;
 use crate::fs::{Fs, Options};
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
-use crate::stats::Stats;
-use crate::util::memory;
-use crate::util::pool::start_thread;
 use clap::{Args, FromArgMatches};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -32,6 +28,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use zarrfs_base::error::Error;
+use zarrfs_base::memory;
+use zarrfs_base::pool::start_thread;
+use zarrfs_base::stats::Stats;
 
 /// The environment variable of the background process, which writes [`READY`] to its standard
 /// output, a pipe.
@@ -43,7 +43,7 @@ const READY: &[u8] = b"ready\n";
 const READAHEAD: u64 = 256 << 10;
 
 /// The thread that serves a mount. It ends with the mount.
-type Session = JoinHandle<crate::error::Result<()>>;
+type Session = JoinHandle<zarrfs_base::error::Result<()>>;
 
 /// Arguments of `mount`.
 #[derive(Args)]

@@ -2,7 +2,6 @@
 //! after the unmount. This module must not mount.
 
 use super::{CommandFailure, ExitCode, StoreLocation, absolute};
-use crate::error::Error;
 use crate::fuse::{mounts_at, open_directory};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -11,6 +10,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use zarrfs_base::error::Error;
 
 /// Endings of the names of stores, in the order in which they are removed.
 const ENDINGS: [&str; 2] = [".zip", ".zarr"];

@@ -6,19 +6,19 @@ use super::{
     stdio,
 };
 use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode, UseConsolidated};
-use crate::error::{Error, Kind, Result as ErrorResult};
-use crate::stats::Stats;
-use crate::store::{
-    ChangeKind, Committer, Key, OverlayChange, OverlayDirectory, OverlayStore, Store,
-};
-use crate::util::json::{self, Value, json};
-use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use clap::{Args, Subcommand};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Kind, Result as ErrorResult};
+use zarrfs_base::json::{self, Value, json};
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use zarrfs_store::{
+    ChangeKind, Committer, Key, OverlayChange, OverlayDirectory, OverlayStore, Store,
+};
 
 /// Maximum number of conflicts that are listed in JSON.
 const MAX_LISTED: usize = 1000;

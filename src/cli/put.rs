@@ -8,13 +8,13 @@ use super::{
 };
 use crate::cache::SpillOptions;
 use crate::cli::spill_directory;
-use crate::error::Error;
 use crate::fs::Options;
-use crate::stats::Stats;
 use clap::Args;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
 use std::sync::Arc;
+use zarrfs_base::error::Error;
+use zarrfs_base::stats::Stats;
 
 /// Number of bytes read and written at a time.
 const STEP: usize = 4 << 20;

@@ -2,13 +2,13 @@
 
 use super::{REMOTE, duration, size, words};
 use crate::array::hierarchy::UseConsolidated;
-use crate::error::{Error, Result};
-use crate::store::ObjectOptions;
 use clap::Args;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_store::ObjectOptions;
 
 /// Options of every verb that opens a remote store.
 #[derive(Args, Clone)]

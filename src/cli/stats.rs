@@ -1,10 +1,8 @@
 //! `zarrfs stats`: prints the counters of a running mount, once or at intervals.
 
 use super::{CommandFailure, ExitCode, duration, size, stdio};
-use crate::error::{Error, lines};
 use crate::fs::tree::METRICS;
 use crate::fuse::{MountEntry, PATIENCE, STATISTICS, mount_of, read_control};
-use crate::util::json::{self, Map, Value};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -12,6 +10,8 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use zarrfs_base::error::{Error, lines};
+use zarrfs_base::json::{self, Map, Value};
 
 /// Arguments of `stats`.
 #[derive(Args)]

@@ -10,9 +10,9 @@
 //! bytes as they are.
 
 use super::CommandFailure;
-use crate::error::{Error, for_terminal};
 use std::io::{self, ErrorKind, IsTerminal, StdinLock, StdoutLock, Write};
 use std::sync::OnceLock;
+use zarrfs_base::error::{Error, for_terminal};
 
 /// The standard descriptors that the process was started with.
 #[derive(Clone, Copy, Debug, Default)]

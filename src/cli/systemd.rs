@@ -1,7 +1,6 @@
 //! Messages to systemd: lines of the log, and the message that the mount answers. Both are
 //! datagrams to its sockets, and this module never waits until they are read.
 
-use crate::error::one_line;
 use log::{Level, Record};
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -9,6 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
+use zarrfs_base::error::one_line;
 
 /// The socket of the journal.
 pub const JOURNAL: &str = "/run/systemd/journal/socket";

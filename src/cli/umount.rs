@@ -1,12 +1,10 @@
 //! `zarrfs umount`: unmounts, and waits until the daemon has ended.
 
 use super::CommandFailure;
-use crate::error::Error;
 use crate::fs::tree::SYNC;
 use crate::fuse::{
     MountEntry, PATIENCE, STATISTICS, UnmountMode, mount_of, read_control, unmount_path,
 };
-use crate::util::json::{self, Value};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -14,6 +12,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use zarrfs_base::error::Error;
+use zarrfs_base::json::{self, Value};
 
 /// Maximum wait for the daemon to end.
 const WAIT: Timespec = Timespec {

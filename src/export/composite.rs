@@ -4,13 +4,13 @@
 use super::ItemForm;
 use super::records::{FileSlice, Records};
 use super::vrt::Bands;
-use crate::error::Result;
-use crate::store::Key;
-use crate::util::memory::{self, SharedGrant};
-use crate::zarr::dtype::DType;
-use crate::zarr::metadata::ArrayMetadata;
 use std::ops::Range;
 use std::sync::Arc;
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::{self, SharedGrant};
+use zarrfs_format::dtype::DType;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::Key;
 
 /// The layout of a file in a format of other programs: headers, padding and the flat bytes of
 /// arrays, without gaps.

@@ -14,11 +14,6 @@ use super::described::{Coordinates, Described, DescribedAxis};
 use crate::array::Array;
 use crate::array::hierarchy::Hierarchy;
 use crate::cache::Cache;
-use crate::error::Result;
-use crate::store::Key;
-use crate::util::json::{self, Map, Value};
-use crate::util::memory;
-use crate::zarr::metadata::ZARRAY;
 pub use attributes::{
     integer as attribute_integer, items as attribute_items, number as attribute_number,
 };
@@ -31,6 +26,11 @@ pub use numbers::{has_xarray_names, is_number, parse_float};
 pub use role::{is_east, is_north};
 use std::ops::Range;
 use std::sync::Arc;
+use zarrfs_base::error::Result;
+use zarrfs_base::json::{self, Map, Value};
+use zarrfs_base::memory;
+use zarrfs_format::metadata::ZARRAY;
+use zarrfs_store::Key;
 
 /// The attribute in which xarray, GDAL and NCZarr keep the names of dimensions: xarray's "Zarr
 /// Encoding Specification".

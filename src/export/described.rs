@@ -2,12 +2,12 @@
 //! missing value, scaling. `describe` makes it from metadata, and the formats write it; this module
 //! knows neither.
 
-use crate::store::Key;
-use crate::util::json::Object;
-use crate::util::memory::SharedGrant;
-use crate::zarr::metadata::ArrayMetadata;
 use std::fmt;
 use std::sync::Arc;
+use zarrfs_base::json::Object;
+use zarrfs_base::memory::SharedGrant;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::Key;
 
 /// An array as other programs see it: its metadata, and the meaning of its attributes and
 /// coordinate arrays, independent of any convention.

@@ -5,7 +5,7 @@ use super::described::Crs;
 use super::raster::{self, Placed, Raster};
 use super::spelling::{self, FieldLines, float, floats};
 use super::{Described, FormatSpec};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {

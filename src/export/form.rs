@@ -3,9 +3,9 @@
 
 use super::number::{NumberKind, NumberType};
 use super::packing::Packing;
-use crate::error::{Error, Kind, Result};
-use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// How a file holds each item of flat bytes. An item may take another number of bytes in the file
 /// than in the array.

@@ -10,9 +10,9 @@ use super::calendar::Cycle;
 use super::describe::{attribute_items, is_east, is_north};
 use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber, Role};
 use super::spelling::{self, float};
-use crate::util::json;
-use crate::zarr::dtype::DTypeKind;
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_base::json;
+use zarrfs_format::dtype::DTypeKind;
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {

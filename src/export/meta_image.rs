@@ -3,7 +3,7 @@
 
 use super::spelling::{self, FieldLines, floats};
 use super::{Described, FormatSpec};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {

@@ -5,16 +5,16 @@
 use super::Composite;
 use crate::array::hierarchy::Hierarchy;
 use crate::cache::Cache;
-use crate::error::{Error, Result};
-use crate::store::Key;
-use crate::util::json::{Map, Value};
-use crate::util::memory;
 use classic::{ClassicHeader, ClassicVersion, Type, Variable};
 use dimensions::Dimensions;
 pub use edit::{HeaderEdit, Moved};
 use mapping::Mappings;
 use members::{GroupArray, GroupArrays};
 use names::UniqueNames;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::{Map, Value};
+use zarrfs_base::memory;
+use zarrfs_store::Key;
 
 mod attributes;
 mod classic;
@@ -88,7 +88,7 @@ pub struct NetcdfOptions {
 ///
 /// # Errors
 ///
-/// [`crate::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for the
+/// [`zarrfs_base::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for the
 /// memory.
 pub fn dataset(
     hierarchy: &Hierarchy,

@@ -4,7 +4,7 @@
 use super::binary::HeaderFields;
 use super::described::{Described, DescribedAxis, Role};
 use super::{FormatContent, FormatSpec, spelling, units};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {

@@ -1,9 +1,9 @@
 //! NumPy's `.npy` (`numpy.lib.format`), version 1.0, or 2.0 if the header is longer than 64 KiB.
 
 use super::{FormatContent, FormatSpec};
-use crate::util::json::{self, Value};
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_base::json::{self, Value};
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {

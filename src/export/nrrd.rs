@@ -4,7 +4,7 @@
 use super::FormatSpec;
 use super::described::{Described, Role};
 use super::spelling::{self, FieldLines, float, list};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {

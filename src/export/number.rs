@@ -2,8 +2,8 @@
 //! attributes nor files.
 
 use super::described::MetadataNumber;
-use crate::zarr::dtype::{DType, DTypeKind};
 use half::f16;
+use zarrfs_format::dtype::{DType, DTypeKind};
 
 /// A type of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,10 +7,10 @@ use super::describe::{
     attribute_integer, attribute_items, attribute_number, has_xarray_names, is_number, parse_float,
 };
 use super::number::{NumberKind, NumberType};
-use crate::error::{Error, Result};
-use crate::util::json::{self, Map, Value};
-use crate::zarr::metadata::ArrayMetadata;
 use half::f16;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::{self, Map, Value};
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// Maximum number of missing values: each item is compared with all of them.
 const MAX_MISSING: usize = 64;

@@ -3,7 +3,7 @@
 
 use super::described::{Described, Role};
 use super::spelling;
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The size of an array as a raster; an array of one dimension is one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use super::described::Described;
 use super::recipes::{self, ExamplePart};
 use super::spelling::{self, float, list};
 use super::{Format, FormatSpec};
-use crate::util::json::{self, Value};
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_base::json::{self, Value};
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {

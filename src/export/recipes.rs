@@ -3,8 +3,8 @@
 
 use super::npy;
 use super::spelling::{self, list};
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// Maximum length in bytes of a row that `od` prints as one line.
 const MAX_LINE: u64 = 4096;

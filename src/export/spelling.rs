@@ -2,9 +2,9 @@
 
 use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber};
 use super::number::NumberType;
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::ArrayMetadata;
 use std::fmt::Display;
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// Maximum number of coordinates that a header lists.
 pub const MAX_LISTED: u64 = 1 << 20;

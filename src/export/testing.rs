@@ -1,9 +1,9 @@
 //! Sample arrays for the tests of formats.
 
 use super::described::{Coordinates, Crs, Described, DescribedAxis, MetadataNumber, Role};
-use crate::store::Key;
-use crate::util::json;
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_base::json;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::Key;
 
 /// Returns the metadata of an array with the dtype, in JSON, and shape.
 pub fn metadata(dtype: &str, shape: &[u64]) -> ArrayMetadata {

@@ -10,11 +10,11 @@ mod numpy_times;
 use super::composite::Composite;
 use super::described::Described;
 use super::{FormatContent, FormatSpec};
-use crate::error::{Error, Result};
-use crate::util::memory::Grant;
-use crate::zarr::metadata::ArrayMetadata;
 use cf_times::CfTimes;
 use items::ItemText;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::Grant;
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {

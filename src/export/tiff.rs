@@ -12,9 +12,9 @@ mod resolution;
 use super::binary::HeaderFields;
 use super::raster::Raster;
 use super::{Described, FormatContent, FormatSpec};
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::ArrayMetadata;
 use std::collections::BTreeMap;
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {

@@ -5,13 +5,13 @@
 use super::describe::DIMENSIONS;
 use super::packing::{PACKING_ATTRIBUTES, Packing};
 use super::{Composite, Described, Format, ImageInfo, ItemForm, MAX_FLAT, MetadataNumber};
-use crate::error::Result;
-use crate::util::json::{Map, Object, Value};
-use crate::util::memory;
-use crate::zarr::dtype::DType;
-use crate::zarr::metadata::{ArrayMetadata, Order};
 use std::ops::Range;
 use std::sync::Arc;
+use zarrfs_base::error::Result;
+use zarrfs_base::json::{Map, Object, Value};
+use zarrfs_base::memory;
+use zarrfs_format::dtype::DType;
+use zarrfs_format::metadata::{ArrayMetadata, Order};
 
 /// Attributes in units of the packed items.
 const PACKED_RANGES: [&str; 3] = ["valid_min", "valid_max", "valid_range"];

@@ -6,9 +6,9 @@ use super::described::{Coordinates, Crs, Described};
 use super::raster::{self, Raster};
 use super::spelling::{self, float, floats, xml};
 use super::{Composite, FormatSpec};
-use crate::util::json;
-use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
+use zarrfs_base::json;
+use zarrfs_format::metadata::ArrayMetadata;
 
 mod edit;
 

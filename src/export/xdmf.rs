@@ -5,7 +5,7 @@
 use super::FormatSpec;
 use super::described::{Coordinates, Described, DescribedAxis, Role};
 use super::spelling::{self, float, floats, list, xml};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {

@@ -7,8 +7,8 @@ use super::Fs;
 use crate::array::hierarchy::MetadataFile;
 use crate::array::is_chunk_like;
 use crate::fs::tree::{ControlFile, FIXED_NAMES, FLAT, Node};
-use crate::store::Key;
-use crate::zarr::metadata::{ZARR_JSON, ZMETADATA};
+use zarrfs_format::metadata::{ZARR_JSON, ZMETADATA};
+use zarrfs_store::Key;
 
 /// The properties of a request that decide whether it may block.
 #[derive(Clone, Copy, Debug)]

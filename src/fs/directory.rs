@@ -2,12 +2,12 @@
 //! seeks back.
 
 use super::Fs;
-use crate::error::Result;
 use crate::fs::tree::{Attributes, DirectoryKind, ListedNode, Name, NameStream, Node};
-use crate::store::Key;
-use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::lock;
+use zarrfs_store::Key;
 
 /// Number of names looked up together. Names that do not fit into a reply are looked up again for
 /// the next one.

@@ -8,14 +8,14 @@
 use super::{Change, Fs};
 use crate::array::Array;
 use crate::cache::ChunkPart;
-use crate::error::{Error, Kind, Result};
 use crate::fs::tree::EncodedValue;
-use crate::store::Key;
-use crate::util::spill_file::unnamed_file;
-use crate::zarr::grid::ChunkId;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::spill_file::unnamed_file;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Key;
 
 /// Maximum number of chunks of a shard whose pages in other files are guarded one by one.
 const MAX_GUARDED: usize = 4096;

@@ -16,10 +16,7 @@ use super::write_record::WriteRecord;
 use super::{Change, Fs, KernelPages};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
-use crate::error::{Error, Result};
 use crate::fs::tree::Attributes;
-use crate::store::Key;
-use crate::util::memory::lock;
 use chunk::ChunkFile;
 use flat::FlatFile;
 pub use flat::holes::Seek;
@@ -27,6 +24,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_store::Key;
 
 /// An open file. The provided methods are those of a file that can only be read.
 pub trait OpenFile: Send + Sync {

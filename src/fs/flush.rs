@@ -5,9 +5,9 @@ use super::files::draft::{Draft, DraftText};
 use super::{Change, Fs};
 use crate::array::Array;
 use crate::array::hierarchy::MetadataFile;
-use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{FLAT, Node, chunk_named};
-use crate::store::Key;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_store::Key;
 
 impl Fs {
     /// Fails if written bytes were lost and no close or fsync has reported the loss.

@@ -2,9 +2,9 @@
 //! sends no request to the store.
 
 use super::Fs;
-use crate::stats::{Stats, TIME_BOUNDS};
 use std::fmt::{Display, Write};
 use std::time::{Duration, UNIX_EPOCH};
+use zarrfs_base::stats::{Stats, TIME_BOUNDS};
 
 /// Counters that other metrics show with more detail.
 const DETAILED: [&str; 1] = ["requests"];
@@ -186,7 +186,7 @@ fn seconds(time: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{ServerOperation, ServerOutcome};
+    use zarrfs_base::stats::{ServerOperation, ServerOutcome};
 
     #[test]
     fn labels_are_escaped() {

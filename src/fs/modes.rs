@@ -2,9 +2,9 @@
 //! other files grant what the files that they are made of grant (`fs::tree`).
 
 use super::Fs;
-use crate::error::Result;
 use crate::fs::tree::Node;
-use crate::store::{Key, ModeTarget};
+use zarrfs_base::error::Result;
+use zarrfs_store::{Key, ModeTarget};
 
 impl Fs {
     /// Sets the mode of the file or directory that is created next as `name` in the directory

@@ -5,13 +5,13 @@ use super::files::plain::PlainFile;
 use super::files::{NewFile, OpenFile};
 use super::{Change, Fs, OpenedFile};
 use crate::array::Array;
-use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, Target};
-use crate::store::{Key, Replaces, Space};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{MAX_DOCUMENT, ZARR_JSON, ZGROUP};
 use std::sync::Arc;
 use std::time::SystemTime;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::{MAX_DOCUMENT, ZARR_JSON, ZGROUP};
+use zarrfs_store::{Key, Replaces, Space};
 
 /// Maximum size of a chunk of objects while it is written, in bytes: blosc's own limit.
 const MAX_OBJECTS: u64 = (1 << 31) - 1;

@@ -11,12 +11,12 @@
 
 use crate::array::Array;
 use crate::cache::{Part, Ranges};
-use crate::store::Key;
-use crate::util::memory::lock;
-use crate::zarr::grid::ChunkId;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard};
+use zarrfs_base::memory::lock;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Key;
 
 /// Number of tables among which the arrays are distributed, so that writes to different arrays
 /// seldom wait for each other.
@@ -220,9 +220,9 @@ impl HeldGuards<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::MemoryStore;
-    use crate::zarr::metadata::ArrayMetadata;
     use std::sync::Arc;
+    use zarrfs_format::metadata::ArrayMetadata;
+    use zarrfs_store::MemoryStore;
 
     fn array() -> Array {
         let text = r#"{"zarr_format":2,"shape":[32],"chunks":[8],"dtype":"|u1","compressor":null,"fill_value":0,

@@ -3,10 +3,10 @@
 //! the kernel is informed.
 
 use crate::array::VersionTag;
-use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
+use zarrfs_base::memory::lock;
 
 /// Maximum number of files recorded. The next opening of a file that was forgotten drops its pages.
 const FILES: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
@@ -65,7 +65,7 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Version;
+    use zarrfs_store::Version;
 
     #[test]
     fn pages_are_kept_only_while_nothing_changes_and_no_opening_drops_them() {

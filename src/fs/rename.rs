@@ -7,14 +7,14 @@ use super::write::WriteMode;
 use super::{Change, Fs};
 use crate::array::{Array, Scratch};
 use crate::cache::Wait;
-use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, CONTROL, Node, Target, is_partial};
-use crate::store::{Key, ModeTarget, Replaces};
-use crate::util::memory::Grant;
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::MAX_DOCUMENT;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::Grant;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::MAX_DOCUMENT;
+use zarrfs_store::{Key, ModeTarget, Replaces};
 
 /// Number of bytes of a file that are copied at a time.
 const PIECE: u64 = 8 << 20;

@@ -6,12 +6,12 @@ use super::write::WriteMode;
 use super::{Change, Fs};
 use crate::array::Array;
 use crate::cache::Wait;
-use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Node, View, ViewedFile};
-use crate::store::{ExclusiveLock, Key, SharedLock, SubtreeLocks};
-use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_store::{ExclusiveLock, Key, SharedLock, SubtreeLocks};
 
 /// Number of bytes of fill values written at a time.
 const STEP: u64 = 1 << 20;

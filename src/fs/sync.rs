@@ -16,11 +16,11 @@
 //!   slowly, gets all of them.
 
 use super::Fs;
-use crate::error::{Error, Kind, Result};
-use crate::util::memory::lock;
 use std::fmt::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::lock;
 
 /// Extra wait beyond the timeout of one request, so that a sync can report why the request failed.
 const MARGIN: Duration = Duration::from_secs(1);

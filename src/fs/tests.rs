@@ -10,14 +10,14 @@ mod views;
 
 use super::*;
 use crate::array::hierarchy::Hierarchy;
-use crate::store::MemoryStore;
-use crate::zarr::grid::ChunkId;
-use crate::zarr::layout;
-use crate::zarr::metadata::Order;
-use crate::zarr::metadata::Separator;
-use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::layout;
+use zarrfs_format::metadata::Order;
+use zarrfs_format::metadata::Separator;
+use zarrfs_format::metadata::{ArrayMetadata, V1Order};
+use zarrfs_store::MemoryStore;
 
 /// Returns the file system of a store, with a cache of `bound` bytes.
 fn mount_store(store: Arc<dyn Store>, bound: usize, read_only: bool) -> Fs {
@@ -74,7 +74,7 @@ fn case(
             r#"{{"zarr_format":2,"shape":{shape:?},"chunks":{chunks:?},"dtype":{dtype},"compressor":null,"fill_value":{fill_json},"order":"{order}","filters":null}}"#
         ),
     );
-    let grid = crate::zarr::grid::Grid::new(shape, chunks, item as usize).unwrap();
+    let grid = zarrfs_format::grid::Grid::new(shape, chunks, item as usize).unwrap();
     let mut stored = Vec::new();
     let mut decoded = Vec::new();
     for id in 0..grid.chunk_count() {
@@ -92,7 +92,7 @@ fn case(
             store.insert(
                 &format!(
                     "a/{}",
-                    grid.chunk_key(ChunkId(id), crate::zarr::metadata::Separator::Dot)
+                    grid.chunk_key(ChunkId(id), zarrfs_format::metadata::Separator::Dot)
                 ),
                 file,
             );
@@ -176,8 +176,8 @@ proptest! {
 struct Large {
     fs: Fs,
     store: Arc<MemoryStore>,
-    grid: crate::zarr::grid::Grid,
-    pipeline: crate::zarr::pipeline::Pipeline,
+    grid: zarrfs_format::grid::Grid,
+    pipeline: zarrfs_format::pipeline::Pipeline,
     chunks: Vec<u64>,
     order: Order,
     flat: Vec<u8>,
@@ -219,8 +219,8 @@ fn large(g: &LargeGeometry) -> Large {
     );
     let meta = ArrayMetadata::parse(document.as_bytes()).unwrap();
     store.insert("a/.zarray", document);
-    let grid = crate::zarr::grid::Grid::new(&g.shape, &g.chunks, ITEM).unwrap();
-    let pipeline = crate::zarr::pipeline::Pipeline::new(&meta, grid.max_chunk_size()).unwrap();
+    let grid = zarrfs_format::grid::Grid::new(&g.shape, &g.chunks, ITEM).unwrap();
+    let pipeline = zarrfs_format::pipeline::Pipeline::new(&meta, grid.max_chunk_size()).unwrap();
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(g.bound, stats.clone()));
     let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
@@ -526,7 +526,7 @@ fn chunks_that_cannot_be_listed_are_no_hole() {
     .unwrap();
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
-    let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
+    let store = Arc::new(zarrfs_store::DirectoryStore::open(dir.path()).unwrap());
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let spill = SpillOptions {
         directory: std::env::temp_dir(),
@@ -814,7 +814,7 @@ fn an_array_that_grows_over_written_padding_shows_fill_values() {
         assert_eq!(out, [9, 9, 9, 9, 1, 9, 9, 5], "{whole}");
         fs.cache.flush_all().unwrap();
         let mut stored = Vec::new();
-        crate::store::Readable::get(&*store, &Key::normalize("a/1").unwrap(), 4, &mut stored)
+        zarrfs_store::Readable::get(&*store, &Key::normalize("a/1").unwrap(), 4, &mut stored)
             .unwrap()
             .unwrap();
         assert_eq!(stored, [1, 9, 9, 5], "{whole}");

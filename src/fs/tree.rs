@@ -5,21 +5,21 @@
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile, StoredNode};
 use crate::cache::Cache;
-use crate::error::{Error, Result};
 use crate::export::Format;
-use crate::stats::Counter;
-use crate::store::{Key, Stat};
-use crate::util::json::Value;
-use crate::util::memory::{self, Reclaim, lock};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{
-    Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
-};
 use lru::LruCache;
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::Value;
+use zarrfs_base::memory::{self, Reclaim, lock};
+use zarrfs_base::stats::Counter;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::{
+    Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
+};
+use zarrfs_store::{Key, Stat};
 
 mod access;
 mod attributes;

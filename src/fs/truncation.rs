@@ -18,15 +18,15 @@ use super::write::{WriteMode, ZEROS};
 use super::{Change, Fs};
 use crate::array::Array;
 use crate::cache::Wait;
-use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Node, View, ViewedFile};
-use crate::util::memory::lock;
-use crate::zarr::grid::ChunkId;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_format::grid::ChunkId;
 
 /// Maximum time from the close of a file to the request that releases it. The kernel queues that
 /// request before the close returns, but another thread may take it. If only a duplicate was

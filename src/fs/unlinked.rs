@@ -4,12 +4,12 @@
 //! name, its first lookup of the name fails, since the kernel looks a name up before it creates it.
 //! The exclusive creation of the name then opens the file for writing.
 
-use crate::store::Key;
-use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use zarrfs_base::memory::lock;
+use zarrfs_store::Key;
 
 /// Maximum time from the unlinking of a name to its creation.
 const MOMENT: Duration = Duration::from_secs(5);

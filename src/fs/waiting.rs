@@ -6,11 +6,11 @@
 //! there is memory. Otherwise it records the write here, and reads of the same bytes wait for it.
 
 use crate::cache::Wait;
-use crate::store::Key;
-use crate::util::memory::lock;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use zarrfs_base::memory::lock;
+use zarrfs_store::Key;
 
 /// The waiting writes of a mount.
 #[derive(Clone, Default)]

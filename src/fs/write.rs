@@ -7,16 +7,16 @@ use super::page_guards::{GuardId, HeldGuards};
 use super::write_record::WriteRecord;
 use crate::array::Array;
 use crate::cache::{Part, Ranges, Wait};
-use crate::error::{Error, Result};
 use crate::fs::tree::Node;
-use crate::store::Key;
-use crate::util::memory::{self, lock};
-use crate::zarr::grid::{Block, ChunkId};
-use crate::zarr::layout;
-use crate::zarr::metadata::Order;
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::{self, lock};
+use zarrfs_format::grid::{Block, ChunkId};
+use zarrfs_format::layout;
+use zarrfs_format::metadata::Order;
+use zarrfs_store::Key;
 
 /// Zeros that are written at a time.
 pub static ZEROS: [u8; 1 << 20] = [0; 1 << 20];

@@ -5,9 +5,9 @@
 //! swallow the error.
 
 use crate::array::Array;
-use crate::error::{Error, Result};
-use crate::util::memory::lock;
 use std::sync::{Arc, Mutex, OnceLock};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
 
 /// The writes through one open file.
 #[derive(Default)]
@@ -50,8 +50,8 @@ impl WriteRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Key, MemoryStore};
-    use crate::zarr::metadata::ArrayMetadata;
+    use zarrfs_format::metadata::ArrayMetadata;
+    use zarrfs_store::{Key, MemoryStore};
 
     fn array() -> Arc<Array> {
         let text = r#"{"zarr_format":2,"shape":[8],"chunks":[8],"dtype":"|u1","compressor":null,"fill_value":0,

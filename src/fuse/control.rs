@@ -10,7 +10,6 @@
 //! the guard ends the connection.
 
 use super::mount_place::{MountEntry, abort_file, working_directory};
-use crate::error::{Error, Result};
 use crate::fs::tree::CONTROL;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -22,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use zarrfs_base::error::{Error, Result};
 
 /// The control file of all counters. The kernel keeps no pages of it, so that a read shows whether
 /// the daemon answers.
@@ -67,7 +67,7 @@ fn no_answer(mount: &MountEntry) -> Error {
         "does not answer: its daemon is stopped or hangs; `zarrfs umount --force {path}` ends it, or `echo 1 >{abort}`: \
          requests in flight fail, and unstored writes are lost"
     );
-    Error::new(crate::error::Kind::System(libc::ETIMEDOUT), why)
+    Error::new(zarrfs_base::error::Kind::System(libc::ETIMEDOUT), why)
 }
 
 fn start_reader(mount: &MountEntry, name: &str) -> std::io::Result<Child> {

@@ -7,7 +7,6 @@ use super::mount_place::{
     FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, mounts, mounts_at, open_directory,
     path_of, path_to_mount, proc_path,
 };
-use crate::error::{Error, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountAttrFlags, MoveMountFlags, UnmountFlags};
@@ -15,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use zarrfs_base::error::{Error, Result};
 
 /// Maximum number of searches for a mount whose directories are renamed meanwhile.
 const ATTEMPTS: u32 = 10;

@@ -5,7 +5,6 @@
 //! unmount. Otherwise a user who may rename directories above it could swap one for a symbolic
 //! link, and redirect the operation.
 
-use crate::error::{Error, Kind, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -15,6 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
+use zarrfs_base::error::{Error, Kind, Result};
 
 /// The file system type in the mount table.
 pub const FS_TYPE: &str = "fuse.zarrfs";

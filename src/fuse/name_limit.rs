@@ -8,13 +8,13 @@
 //! no more names, and the wait takes one thread of the pool.
 
 use super::notify::KernelConnection;
-use crate::error::Result;
 use crate::fs::Fs;
-use crate::util::memory::lock;
-use crate::util::pool::{Pool, PoolGrowth};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::lock;
+use zarrfs_base::pool::{Pool, PoolGrowth};
 
 /// Growth of the pool whose threads wait for the locks of directories.
 const GROWTH: PoolGrowth = PoolGrowth {

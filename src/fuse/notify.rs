@@ -1,16 +1,16 @@
 //! Notifies the kernel that attributes, pages or names that it may keep are out of date. This
 //! module handles inode numbers, and must not know what has changed.
 
-use crate::error::Result;
 use crate::fs::{Fs, GuardId, StalePages};
-use crate::util::memory::lock;
-use crate::util::pool::{Pool, PoolGrowth};
 use fuser::{INodeNo, Notifier};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::lock;
+use zarrfs_base::pool::{Pool, PoolGrowth};
 
 /// Maximum time between the moment when the kernel copies a write from its page and the moment when
 /// a thread takes the request.

@@ -1,15 +1,15 @@
 //! Logs requests: one line for each at the level `debug`, and one at the level `error` for a
 //! request that ends in EIO. This module must not know what requests do.
 
-use crate::error::{Error, Kind, Result};
 use crate::fs::Fs;
-use crate::stats::bytes_decoded_by_thread;
-use crate::util::memory;
 use fuser::{Errno, INodeNo};
 use log::Level;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory;
+use zarrfs_base::stats::bytes_decoded_by_thread;
 
 /// A request: its operation, and the file, name or bytes that it is about.
 #[derive(Clone, Debug)]

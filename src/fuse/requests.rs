@@ -5,7 +5,6 @@ use super::replies::{attribute_ttl, finish, send_ok, send_written, send_xattr};
 use super::request_info::RequestInfo;
 use super::{FuseServer, MAX_BACKGROUND};
 use crate::cache::Wait;
-use crate::error::Error;
 use crate::fs::tree::Audience;
 use crate::fs::{Fs, KernelPages, MAX_NAME, RequestKind, Seek, StalePages};
 use fuser::{
@@ -18,6 +17,7 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
+use zarrfs_base::error::Error;
 
 /// Number of blocks of 4096 bytes, and of files, that are reported free if a store has no limit: 1
 /// PiB.

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::sync::Arc;
 use zarrfs::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
 use zarrfs::array::{Array, ArrayEntry, Scratch};
-use zarrfs::stats::Stats;
-use zarrfs::store::{DirectoryStore, Key, Store};
-use zarrfs::zarr::metadata::{CodecConfig, V1Order};
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::{CodecConfig, V1Order};
+use zarrfs_store::{DirectoryStore, Key, Store};
 
 fn pythons() -> Vec<PathBuf> {
     ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"]
@@ -442,7 +442,7 @@ fn zarr_python_reads_changed_metadata() {
     announce(run_python(&python, "changed.py", &["make", text(&path)]).trim());
     let store: Arc<dyn Store> = Arc::new(DirectoryStore::open(&path).unwrap());
     let zstd =
-        CodecConfig::parse(&zarrfs::util::json::parse(b"{\"id\":\"zstd\",\"level\":5}").unwrap())
+        CodecConfig::parse(&zarrfs_base::json::parse(b"{\"id\":\"zstd\",\"level\":5}").unwrap())
             .unwrap();
     let stats = Arc::new(Stats::default());
     change(&Hierarchy::new(store, V1Order::Zarr1, stats.clone()).with_compressor(Some(zstd)));

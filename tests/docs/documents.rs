@@ -182,10 +182,22 @@ fn topics_of_operators_are_on_one_page() {
 }
 
 /// Finds the file or folder that a document names: relative to the repository, to `src` or to
-/// `tests`.
+/// `tests`. The name of a crate stands for the sources of the crate.
 fn named_path(name: &str) -> Option<PathBuf> {
-    let folders = ["", "src", "tests"].map(|folder| root().join(folder));
-    let names = [name.trim_end_matches('/').to_string(), format!("{name}.rs")];
+    let mut folders = ["", "src", "tests"]
+        .map(|folder| root().join(folder))
+        .to_vec();
+    let mut below = name;
+    if let Some((krate, rest)) = name.split_once('/')
+        && root().join("crates").join(krate).exists()
+    {
+        folders = vec![root().join("crates").join(krate).join("src")];
+        below = rest;
+    }
+    let names = [
+        below.trim_end_matches('/').to_string(),
+        format!("{below}.rs"),
+    ];
     folders
         .iter()
         .flat_map(|folder| names.iter().map(|name| folder.join(name)))

@@ -2,7 +2,7 @@
 //! and names one that hangs, also one that waits for a daemon. The test binaries here are shell
 //! scripts. And the tests that `scripts/test` leaves to `--all`.
 
-use crate::layers::files;
+use crate::layers::{files, source_folders};
 use crate::support::array::TestArray;
 use crate::support::{Mount, ZARRFS, run, with_timeout};
 use serde_json::json;
@@ -188,7 +188,9 @@ fn tests_that_a_usual_run_leaves_out_exist() {
     let (_, list) = script.split_once("\nlong=(\n").unwrap();
     let (list, _) = list.split_once("\n)\n").unwrap();
     let mut paths = Vec::new();
-    files(&root.join("src"), &mut paths);
+    for folder in source_folders() {
+        files(&folder, &mut paths);
+    }
     files(&root.join("tests"), &mut paths);
     let code = paths
         .iter()

@@ -23,9 +23,9 @@ use zarrfs::export::Format;
 use zarrfs::fs::tree::{Headers, Tree};
 use zarrfs::fs::{Fs, Options};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
-use zarrfs::stats::Stats;
-use zarrfs::store::{DirectoryStore, Key};
-use zarrfs::zarr::metadata::V1Order;
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::{DirectoryStore, Key};
 
 /// Maximum time that the use of another array may take on a busy machine. Stopped calls stay
 /// stopped for longer.
@@ -120,7 +120,7 @@ fn write_and_close(path: &Path, offset: u64, data: &[u8]) -> std::io::Result<()>
 struct Stopping {
     store: Arc<StoppableStore>,
     mountpoint: Mountpoint,
-    session: Option<JoinHandle<zarrfs::error::Result<()>>>,
+    session: Option<JoinHandle<zarrfs_base::error::Result<()>>>,
     directory: tempfile::TempDir,
 }
 

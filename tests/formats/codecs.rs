@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use zarrfs::util::json;
-use zarrfs::zarr::codec::{Codec, Size, build};
-use zarrfs::zarr::dtype::{DType, DTypeKind};
-use zarrfs::zarr::metadata::CodecConfig;
+use zarrfs_base::json;
+use zarrfs_format::codec::{Codec, Size, build};
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::metadata::CodecConfig;
 
 /// Codecs that lose information. Their fixtures are compared in encoded form, since they decode to
 /// approximations.

@@ -6,7 +6,7 @@
 use crate::support::digests::{Comparison, Oracle, is_known};
 use crate::support::{Mount, env_path};
 use std::path::Path;
-use zarrfs::util::json::Value;
+use zarrfs_base::json::Value;
 
 #[test]
 fn the_reference_stores_are_read_as_zarr_python_reads_them() {

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use zarrfs::store::Key;
-use zarrfs::util::json::{self, Value};
+use zarrfs_base::json::{self, Value};
+use zarrfs_store::Key;
 
 /// Maximum time for one store, from mount to unmount. A store that takes longer makes zarrfs hang.
 const PATIENCE: Duration = Duration::from_secs(240);

@@ -636,9 +636,9 @@ fn a_group_can_become_an_array() {
 
 fn crc32(bytes: &[u8]) -> [u8; 4] {
     let config =
-        zarrfs::zarr::metadata::CodecConfig::parse(&serde_json::json!({"id": "crc32"})).unwrap();
+        zarrfs_format::metadata::CodecConfig::parse(&serde_json::json!({"id": "crc32"})).unwrap();
     let mut out = Vec::new();
-    zarrfs::zarr::codec::build(&config, 1)
+    zarrfs_format::codec::build(&config, 1)
         .unwrap()
         .encode(bytes, &mut out)
         .unwrap();
@@ -787,9 +787,9 @@ fn memory_stays_within_the_cache_bound() {
     );
     let zeros = {
         let config = serde_json::json!({"id": "zlib", "level": 1});
-        let config = zarrfs::zarr::metadata::CodecConfig::parse(&config).unwrap();
+        let config = zarrfs_format::metadata::CodecConfig::parse(&config).unwrap();
         let mut out = Vec::new();
-        zarrfs::zarr::codec::build(&config, 1)
+        zarrfs_format::codec::build(&config, 1)
             .unwrap()
             .encode(&vec![0; 1 << 20], &mut out)
             .unwrap();

@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use zarrfs::array::hierarchy::Hierarchy;
 use zarrfs::cache::{Cache, SpillOptions};
-use zarrfs::error::Result;
 use zarrfs::fs::tree::Tree;
 use zarrfs::fs::{Fs, Options};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
-use zarrfs::stats::Stats;
-use zarrfs::store::{Key, Listing, MemoryStore, Readable, Stat, Store, Version};
-use zarrfs::zarr::metadata::V1Order;
+use zarrfs_base::error::Result;
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::{Key, Listing, MemoryStore, Readable, Stat, Store, Version};
 
 /// A store that panics when a key contains "panic".
 struct Panicking(MemoryStore);

@@ -87,8 +87,8 @@ fn assert_same_files(found: &BTreeMap<PathBuf, Vec<u8>>, wanted: &BTreeMap<PathB
     }
 }
 
-fn parse(text: &[u8]) -> zarrfs::util::json::Value {
-    zarrfs::util::json::parse(text)
+fn parse(text: &[u8]) -> zarrfs_base::json::Value {
+    zarrfs_base::json::parse(text)
         .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(text)))
 }
 
@@ -480,7 +480,7 @@ fn editors_can_edit_documents() {
 }
 
 /// Parses a document like [`read_document`], but accepts a bare `NaN`.
-fn read_document_lossy(path: &Path) -> zarrfs::util::json::Value {
+fn read_document_lossy(path: &Path) -> zarrfs_base::json::Value {
     parse(&fs::read(path.join("zarr.json")).unwrap())
 }
 
@@ -653,7 +653,7 @@ fn compare_remote(remote: &RemoteStore, sample: &Path, names: &[String]) {
             .map(|mount| read_document_lossy(&mount.join(name)))
             .into();
         for field in ["shape", "data_type", "codecs", "fill_value", "attributes"] {
-            let value = |document: &zarrfs::util::json::Value| {
+            let value = |document: &zarrfs_base::json::Value| {
                 document.get(field).map(|value| value.to_string())
             };
             let is_none = |value: Option<String>| value.filter(|value| value != "{}");

@@ -10,7 +10,7 @@ use rustix::fs::{lgetxattr, llistxattr};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use zarrfs::util::json::Value;
+use zarrfs_base::json::Value;
 
 /// The smallest number of arrays for a meaningful comparison.
 const LEAST: usize = 100;
@@ -267,7 +267,7 @@ fn is_stale(store: &Store) -> bool {
     let Ok(text) = std::fs::read(store.path.join(".zmetadata")) else {
         return false;
     };
-    let document = zarrfs::util::json::parse(&text).unwrap();
+    let document = zarrfs_base::json::parse(&text).unwrap();
     let is_missing = |array: &Value| {
         document["metadata"]
             .get(format!("{}/.zarray", array["array"].as_str().unwrap()))
@@ -341,7 +341,7 @@ fn look(path: &Path) -> std::io::Result<Seen> {
 }
 
 fn json(path: &Path) -> Value {
-    zarrfs::util::json::parse(&std::fs::read(path).unwrap()).unwrap()
+    zarrfs_base::json::parse(&std::fs::read(path).unwrap()).unwrap()
 }
 
 /// Returns the paths below a directory, from listings.

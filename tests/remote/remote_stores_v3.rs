@@ -9,7 +9,7 @@ use crate::support::servers::{self, RemoteStore, Server};
 use crate::support::{Mount, announce, env_number, env_path};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use zarrfs::util::json::Value;
+use zarrfs_base::json::Value;
 
 /// The smallest number of arrays for a meaningful comparison.
 const LEAST: usize = 100;

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use zarrfs::zarr::metadata::ArrayMetadata;
-use zarrfs::zarr::pipeline::Pipeline;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_format::pipeline::Pipeline;
 
 /// An array in a directory store, and the bytes that it should have.
 pub struct TestArray {

@@ -4,7 +4,7 @@
 use super::{announce, digest};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use zarrfs::util::json::Value;
+use zarrfs_base::json::Value;
 
 /// The stores of a folder by their relative paths, each with zarr-python's results for its arrays.
 pub struct Oracle {
@@ -30,7 +30,7 @@ impl Oracle {
             .iter()
             .filter_map(|name| std::fs::read(folder.join(name)).ok())
         {
-            let mut document = zarrfs::util::json::parse(&text).unwrap();
+            let mut document = zarrfs_base::json::parse(&text).unwrap();
             for array in document["arrays"].as_array_mut().unwrap() {
                 stores
                     .entry(array["store"].as_str().unwrap().to_string())

@@ -19,6 +19,8 @@ pub fn read(file: &[u8]) -> (usize, &[u8]) {
         .split('\'')
         .next()
         .unwrap();
-    let size = zarrfs::zarr::dtype::DType::parse_str(dtype).unwrap().size();
+    let size = zarrfs_format::dtype::DType::parse_str(dtype)
+        .unwrap()
+        .size();
     (size, &file[start + length..])
 }

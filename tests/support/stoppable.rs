@@ -4,8 +4,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
-use zarrfs::error::Result;
-use zarrfs::store::{
+use zarrfs_base::error::Result;
+use zarrfs_store::{
     DirectoryStore, Key, KeyLock, Listing, Readable, Replaces, Space, Stat, Store, Version,
 };
 

@@ -6,7 +6,7 @@ use crate::support::digests::Oracle;
 use crate::support::{Mount, announce, copy_tree, env_path, run_python};
 use std::fs;
 use std::path::{Path, PathBuf};
-use zarrfs::util::json::{self, Value};
+use zarrfs_base::json::{self, Value};
 
 /// One array of this many is rewritten.
 const SAMPLE: usize = 2;

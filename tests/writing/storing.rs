@@ -9,11 +9,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use zarrfs::array::hierarchy::{Hierarchy, StoredNode};
 use zarrfs::array::{Array, Scratch};
-use zarrfs::stats::Stats;
-use zarrfs::store::{DirectoryStore, Key, LockFiles, Store};
-use zarrfs::util::json::Value;
-use zarrfs::zarr::grid::ChunkId;
-use zarrfs::zarr::metadata::{Separator, V1Order};
+use zarrfs_base::json::Value;
+use zarrfs_base::stats::Stats;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::{Separator, V1Order};
+use zarrfs_store::{DirectoryStore, Key, LockFiles, Store};
 
 fn python(script: &str) -> Option<Command> {
     let mut command = Command::new(env_path("ZARRFS_TEST_PYTHON")?);
@@ -72,7 +72,7 @@ fn zarr_python_reads_every_stored_array() {
     let copy = tempfile::tempdir().unwrap();
     copy_tree(&matrix, copy.path());
     let oracle =
-        zarrfs::util::json::parse(&std::fs::read(matrix.join("oracle.json")).unwrap()).unwrap();
+        zarrfs_base::json::parse(&std::fs::read(matrix.join("oracle.json")).unwrap()).unwrap();
     let mut arrays = 0;
     let mut chunks = 0;
     for entry in oracle["arrays"].as_array().unwrap() {

@@ -1,7 +1,7 @@
 use super::*;
-use crate::error::Result;
-use crate::store::{Key, Listing, MemoryStore, Readable, Stat, Store, delegate_store};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_base::error::Result;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::{Key, Listing, MemoryStore, Readable, Stat, Store, delegate_store};
 
 fn tag(n: u64) -> VersionTag {
     VersionTag::of(Some(&Version::Count(n)))

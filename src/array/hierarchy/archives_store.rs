@@ -3,13 +3,6 @@
 //! memory is short. This module must not know the content of archives.
 
 use super::stores::{is_archive_name, is_outside, split_archive};
-use crate::error::{Error, Kind, Result};
-use crate::stats::Stats;
-use crate::store::{
-    Entry, EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Readable, Replaces, Stat,
-    Store, ValuePiece, Version, ZipStore,
-};
-use crate::util::memory::{self, Reclaim, lock};
 use lru::LruCache;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,6 +11,13 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::{self, Reclaim, lock};
+use zarrfs_base::stats::Stats;
+use zarrfs_store::{
+    Entry, EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Readable, Replaces, Stat,
+    Store, ValuePiece, Version, ZipStore,
+};
 
 /// Maximum number of open archives. Each takes a file descriptor and the memory of its directory.
 const OPEN_ARCHIVES: NonZeroUsize = NonZeroUsize::new(64).unwrap();

@@ -9,12 +9,12 @@ use super::{
     ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, REMOVED, StoredNode,
 };
 use crate::array::{Array, ArrayEntry};
-use crate::error::{Error, Result};
-use crate::store::{EntryKind, Key};
-use crate::util::memory::lock;
-use crate::zarr::chunk_key::parse_index;
-use crate::zarr::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZGROUP};
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_format::chunk_key::parse_index;
+use zarrfs_format::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZGROUP};
+use zarrfs_store::{EntryKind, Key};
 
 /// Number of chunks of shards that are erased before their objects are stored.
 const MAX_ERASED: usize = 1 << 14;

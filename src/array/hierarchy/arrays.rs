@@ -4,12 +4,12 @@
 
 use super::Parsed;
 use crate::array::Array;
-use crate::store::{Key, Version};
-use crate::util::memory::{Reclaim, lock};
 use lru::LruCache;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, Weak};
+use zarrfs_base::memory::{Reclaim, lock};
+use zarrfs_store::{Key, Version};
 
 /// The arrays of a hierarchy.
 pub(super) struct Arrays {
@@ -174,9 +174,9 @@ fn is_same(old: &Array, new: &Array) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
-    use crate::store::MemoryStore;
-    use crate::zarr::metadata::ArrayMetadata;
+    use zarrfs_base::error::Error;
+    use zarrfs_format::metadata::ArrayMetadata;
+    use zarrfs_store::MemoryStore;
 
     fn array(shape: u64) -> Parsed {
         let document = format!(

@@ -6,14 +6,14 @@
 
 use super::document::{refused, size_limit};
 use super::{DocumentFormat, Hierarchy, MetadataDocument, StoredNode};
-use crate::error::{Error, Kind, Result};
-use crate::store::Key;
-use crate::util::json::{self, MemberTexts, Value};
-use crate::util::memory::{self, Grant};
-use crate::zarr::metadata::v3::node::{self, CONSOLIDATED};
-use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZATTRS, ZMETADATA};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::json::{self, MemberTexts, Value};
+use zarrfs_base::memory::{self, Grant};
+use zarrfs_format::metadata::v3::node::{self, CONSOLIDATED};
+use zarrfs_format::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZATTRS, ZMETADATA};
+use zarrfs_store::Key;
 
 /// Maximum size in bytes of a document in generated consolidated metadata: far above real ones,
 /// since a reader parses them all.

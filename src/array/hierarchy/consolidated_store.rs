@@ -7,17 +7,17 @@
 //! prefix those of its stored directory or, if there is none, of `.zmetadata`.
 
 use super::{DocumentFormat, OWN, REMOVED};
-use crate::error::{Error, Kind, Result};
-use crate::stats::Stats;
-use crate::store::{
-    EntryKind, Hint, Key, Listing, PrefixStore, Readable, Replaces, Stat, Store, ValuePiece,
-    Version, get_counted, stat_many_with,
-};
-use crate::util::memory::lock;
-use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
+use zarrfs_store::{
+    EntryKind, Hint, Key, Listing, PrefixStore, Readable, Replaces, Stat, Store, ValuePiece,
+    Version, get_counted, stat_many_with,
+};
 
 mod opened;
 mod outline;

@@ -3,10 +3,10 @@
 
 use super::consolidated::ConsolidatedText;
 use super::{DocumentFormat, Hierarchy, MetadataDocument, StoredNode, ViewFormat};
-use crate::error::{Kind, Result};
-use crate::store::{Key, Permissions, Stat, both};
-use crate::util::memory::{self, lock};
-use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use zarrfs_base::error::{Kind, Result};
+use zarrfs_base::memory::{self, lock};
+use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
+use zarrfs_store::{Key, Permissions, Stat, both};
 
 impl Hierarchy {
     /// Returns the stat of the stored document behind the `.zmetadata` of the decoded view: a

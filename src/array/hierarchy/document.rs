@@ -5,12 +5,12 @@ use super::{
     DocumentFormat, DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode, Unmarked,
     ViewFormat,
 };
-use crate::error::{Error, Kind, Result};
-use crate::store::{ExclusiveLock, Key, Replaces, Version};
-use crate::util::json::{self, Map, Object, Value};
-use crate::util::memory::lock;
-use crate::zarr::metadata::v3::node::{self, CONSOLIDATED, NodeType, node_type};
-use crate::zarr::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS};
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::json::{self, Map, Object, Value};
+use zarrfs_base::memory::lock;
+use zarrfs_format::metadata::v3::node::{self, CONSOLIDATED, NodeType, node_type};
+use zarrfs_format::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS};
+use zarrfs_store::{ExclusiveLock, Key, Replaces, Version};
 
 /// Maximum number of attempts to change a document that other processes change too.
 pub(super) const ATTEMPTS: usize = 100;

@@ -3,13 +3,13 @@
 //! metadata of a group. Changes have one path for both formats, which asks [`DocumentFormat`].
 
 use super::MetadataFile;
-use crate::error::{Error, Result};
-use crate::store::Key;
-use crate::util::json::{self, Object, Value};
-use crate::zarr::metadata::v3::node::{self, CONSOLIDATED, GROUP_DOCUMENT_V3};
-use crate::zarr::metadata::{
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::{self, Object, Value};
+use zarrfs_format::metadata::v3::node::{self, CONSOLIDATED, GROUP_DOCUMENT_V3};
+use zarrfs_format::metadata::{
     ArrayMetadata, GROUP_DOCUMENT, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, check_group,
 };
+use zarrfs_store::Key;
 
 /// The format of the documents of groups and arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +76,8 @@ impl DocumentFormat {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) or
-    /// [`Kind::Unsupported`](crate::error::Kind::Unsupported) if it is not valid.
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) or
+    /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if it is not valid.
     pub fn check_group(self, text: &[u8]) -> Result<()> {
         match self {
             DocumentFormat::V2 => check_group(text),
@@ -130,7 +130,7 @@ impl DocumentFormat {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](crate::error::Kind::Damaged) if the document is not JSON, or a
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the document is not JSON, or a
     /// `.zmetadata` holds no metadata.
     pub(super) fn entries(self, text: &[u8]) -> Result<Option<&str>> {
         let is_object = |value: &&str| value.starts_with('{');

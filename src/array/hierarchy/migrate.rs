@@ -6,10 +6,10 @@ mod to_v3;
 
 use super::{ArrayDocument, DocumentKind, Hierarchy};
 use crate::array::Array;
-use crate::error::{Error, Result};
-use crate::store::Key;
-use crate::util::json;
-use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARRAY, ZATTRS};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json;
+use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARRAY, ZATTRS};
+use zarrfs_store::Key;
 
 impl Hierarchy {
     /// Migrates a v1 store to v2, or finishes an interrupted migration. Returns false if there is

@@ -4,12 +4,12 @@
 use super::array_document::erase_chunks;
 use super::{DocumentFormat, Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
-use crate::error::{Error, Result};
-use crate::store::{EntryKind, Key};
-use crate::util::memory::lock;
-use crate::zarr::chunk_key::parse_index;
-use crate::zarr::metadata::{Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_format::chunk_key::parse_index;
+use zarrfs_format::metadata::{Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
+use zarrfs_store::{EntryKind, Key};
 
 /// The documents that define a node.
 const MARKERS: [&str; 4] = [ZARR_JSON, ZGROUP, ZARRAY, REMOVED];

@@ -6,10 +6,10 @@
 //! error.
 
 use super::{Hierarchy, StoredNode};
-use crate::error::{Error, Kind, Result};
-use crate::store::{EntryKind, Hint, Key, MAX_DEPTH, Store};
-use crate::util::memory::Grant;
 use std::time::{Duration, Instant};
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::Grant;
+use zarrfs_store::{EntryKind, Hint, Key, MAX_DEPTH, Store};
 
 /// Number of prefixes whose names and documents are requested together: as many as a store answers
 /// at the same time, and few enough to be used before they expire.
@@ -53,7 +53,7 @@ impl WalkBounds {
     ///
     /// # Errors
     ///
-    /// [`Kind::TooLarge`](crate::error::Kind::TooLarge) if it is not. Unless it only lies too deep,
+    /// [`Kind::TooLarge`](zarrfs_base::error::Kind::TooLarge) if it is not. Unless it only lies too deep,
     /// the traversal must [end](WalkBounds::is_spent).
     pub fn admit(&mut self, key: &Key) -> Result<()> {
         if key.depth() > MAX_DEPTH {

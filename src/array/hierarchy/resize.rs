@@ -7,16 +7,16 @@
 use super::document::{ATTEMPTS, contended, refused};
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED};
 use crate::array::{Array, ArrayEntry, Loaded, Scratch};
-use crate::error::{Error, Kind, Result};
-use crate::store::{Replaces, Version};
-use crate::util::json::{self, Map, Value};
-use crate::util::memory;
-use crate::zarr::chunk_key::{Separator, parse_index};
-use crate::zarr::grid::{ChunkId, Edges, Grid};
-use crate::zarr::metadata::ArrayMetadata;
-use crate::zarr::metadata::v3::grid::extend_grid;
 use std::ops::Range;
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::json::{self, Map, Value};
+use zarrfs_base::memory;
+use zarrfs_format::chunk_key::{Separator, parse_index};
+use zarrfs_format::grid::{ChunkId, Edges, Grid};
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_format::metadata::v3::grid::extend_grid;
+use zarrfs_store::{Replaces, Version};
 
 /// Maximum number of chunks that are requested one by one, at some microseconds each; if more are
 /// affected, the stored ones are listed.

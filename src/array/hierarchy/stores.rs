@@ -3,9 +3,9 @@
 //! store is a part of it.
 
 use super::{DOCUMENTS, Hierarchy};
-use crate::error::Result;
-use crate::store::{EntryKind, Key};
-use crate::zarr::metadata::{V1_ATTRS, V1_META};
+use zarrfs_base::error::Result;
+use zarrfs_format::metadata::{V1_ATTRS, V1_META};
+use zarrfs_store::{EntryKind, Key};
 
 /// Ending of the names of stores in directories.
 const DIRECTORY: &str = ".zarr";

@@ -1,10 +1,11 @@
 //! The hierarchy on a store in memory.
 
 use super::*;
-use crate::error::Kind;
-use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Readable, Version};
-use crate::util::json::{self, Value};
-use crate::zarr::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT};
+use zarrfs_base::error::Kind;
+use zarrfs_base::json::{self, Value};
+use zarrfs_format::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT};
+use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault};
+use zarrfs_store::{MemoryStore, Readable, Version};
 
 mod contended;
 mod documents;
@@ -174,7 +175,7 @@ fn unreadable_metadata_damages_only_its_array() {
     std::fs::write(dir.path().join("sound/.zarray"), ARRAY).unwrap();
     symlink(".zattrs", dir.path().join("sound/.zattrs")).unwrap();
     let stats = Arc::new(Stats::default());
-    let store = Arc::new(crate::store::DirectoryStore::open(dir.path()).unwrap());
+    let store = Arc::new(zarrfs_store::DirectoryStore::open(dir.path()).unwrap());
     let h = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
     let key = |name: &str| Key::normalize(name).unwrap();
     assert!(
@@ -290,7 +291,7 @@ impl Readable for Endless {
     }
 
     fn list(&self, _: &Key) -> Result<Listing> {
-        let entry = crate::store::Entry::new("ok".to_string(), EntryKind::Prefix);
+        let entry = zarrfs_store::Entry::new("ok".to_string(), EntryKind::Prefix);
         Ok(Box::new(std::iter::once(Ok(entry))))
     }
 

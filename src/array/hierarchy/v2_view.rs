@@ -7,14 +7,16 @@ use super::{
     ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, MetadataFile,
     Unmarked,
 };
-use crate::error::{Error, Result};
-use crate::store::Key;
-use crate::util::json;
-use crate::zarr::metadata::v3::node::{self, CONSOLIDATED, GROUP_DOCUMENT_V3, NodeType, node_type};
-use crate::zarr::metadata::v3::{as_v2, from_v2};
-use crate::zarr::metadata::{
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json;
+use zarrfs_format::metadata::v3::node::{
+    self, CONSOLIDATED, GROUP_DOCUMENT_V3, NodeType, node_type,
+};
+use zarrfs_format::metadata::v3::{as_v2, from_v2};
+use zarrfs_format::metadata::{
     ArrayMetadata, GROUP_DOCUMENT, MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZATTRS,
 };
+use zarrfs_store::Key;
 
 /// The format of the documents that nodes of v3 show. Nodes of v1 and v2 always show those of v2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

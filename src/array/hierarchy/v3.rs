@@ -4,13 +4,13 @@
 
 use super::format::attributes_member;
 use super::{DocumentFormat, Hierarchy, MetadataDocument, StoredNode, ViewFormat, is_foreign};
-use crate::error::{Error, Kind, Result};
-use crate::store::{EntryKind, Key, Stat};
-use crate::util::json;
-use crate::util::memory::lock;
-use crate::zarr::metadata::v3::node::{self, GROUP_DOCUMENT_V3, NodeType, node_type};
-use crate::zarr::metadata::v3::view::array_view;
-use crate::zarr::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZGROUP};
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::json;
+use zarrfs_base::memory::lock;
+use zarrfs_format::metadata::v3::node::{self, GROUP_DOCUMENT_V3, NodeType, node_type};
+use zarrfs_format::metadata::v3::view::array_view;
+use zarrfs_format::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZGROUP};
+use zarrfs_store::{EntryKind, Key, Stat};
 
 /// Number of bytes at each end of a too large `zarr.json` that are searched for its `node_type`.
 const LARGE_END: u64 = 4096;

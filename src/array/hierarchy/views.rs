@@ -1,12 +1,12 @@
 //! The metadata documents of groups and arrays: as stored, and as the decoded view shows them.
 
 use super::{DocumentFormat, DocumentKind, Hierarchy, MetadataDocument};
-use crate::error::{Error, Kind, Result};
-use crate::store::{Counted, EntryKind, Key, Stat, get_counted};
-use crate::util::json::{self, Object};
-use crate::zarr::metadata::{
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::json::{self, Object};
+use zarrfs_format::metadata::{
     GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
 };
+use zarrfs_store::{Counted, EntryKind, Key, Stat, get_counted};
 
 impl Hierarchy {
     /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document. An

@@ -5,12 +5,12 @@
 use super::document::refused;
 use super::{DocumentFormat, DocumentKind};
 use crate::array::Array;
-use crate::error::{Error, Result};
-use crate::store::Key;
-use crate::util::json::{self, Map, Object, Value};
-use crate::zarr::metadata::v3::from_v2::{self, compressor_codec};
-use crate::zarr::metadata::v3::merge::{differs_v3, merged_v3};
-use crate::zarr::metadata::{ArrayMetadata, CodecConfig, Order, Separator};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::{self, Map, Object, Value};
+use zarrfs_format::metadata::v3::from_v2::{self, compressor_codec};
+use zarrfs_format::metadata::v3::merge::{differs_v3, merged_v3};
+use zarrfs_format::metadata::{ArrayMetadata, CodecConfig, Order, Separator};
+use zarrfs_store::Key;
 
 /// A document of an array that a user wrote.
 pub(super) struct WrittenArray<'a> {

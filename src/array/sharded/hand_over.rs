@@ -3,11 +3,11 @@
 
 use crate::array::pending::{PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges};
-use crate::error::Result;
-use crate::store::{Key, Version};
-use crate::util::memory::lock;
-use crate::zarr::grid::ChunkId;
 use std::sync::Arc;
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::lock;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::{Key, Version};
 
 impl Array {
     /// Returns the pending chunks. An array without shards has none.

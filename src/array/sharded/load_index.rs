@@ -3,13 +3,13 @@
 
 use super::{Array, DecodedShard, LoadedShard, Lookup, Recency, ShardBytes, StoredChunk};
 use crate::array::Opening;
-use crate::error::{Error, Kind, Result};
-use crate::store::{EntryKind, Stat};
-use crate::util::memory::{self, Grant, lock};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::shard::{IndexCodec, MAX_RANGES, ShardId, Shards};
 use std::sync::Arc;
 use std::time::Duration;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::{self, Grant, lock};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::shard::{IndexCodec, MAX_RANGES, ShardId, Shards};
+use zarrfs_store::{EntryKind, Stat};
 
 /// Number of bytes that a shard encoded as a whole may waste, in addition to as many bytes as its
 /// chunks can take.

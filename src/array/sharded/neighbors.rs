@@ -2,11 +2,11 @@
 //! long as the transfer of megabytes, and the chunks of a shard are often much smaller.
 
 use super::{Array, Lookup, Recency, Replacements, ShardBytes, StoredChunk};
-use crate::error::{Kind, Result};
-use crate::store::{Stat, Version};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::shard::Shards;
 use std::ops::Range;
+use zarrfs_base::error::{Kind, Result};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::shard::Shards;
+use zarrfs_store::{Stat, Version};
 
 /// Maximum bytes between two chunks that are read together. The gap must also not exceed the size
 /// of the second chunk. Receiving these bytes takes less time than another request.

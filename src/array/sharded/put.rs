@@ -13,15 +13,15 @@ use super::{
 };
 use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges, Scratch, back_off};
-use crate::error::{Error, Kind, Result};
-use crate::store::{Replaces, ValuePiece, Version};
-use crate::util::memory::{self, lock};
-use crate::util::spill_file::SpillFile;
-use crate::zarr::grid::ChunkId;
-use crate::zarr::shard::{EntryChange, ShardPiece, Shards};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::{self, lock};
+use zarrfs_base::spill_file::SpillFile;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::shard::{EntryChange, ShardPiece, Shards};
+use zarrfs_store::{Replaces, ValuePiece, Version};
 
 /// A piece of the new bytes of a shard.
 enum NewPiece {

@@ -3,12 +3,12 @@
 
 use super::{LoadedShard, Lookup, Recency};
 use crate::array::Array;
-use crate::error::Result;
-use crate::store::Stat;
-use crate::zarr::grid::ChunkId;
-use crate::zarr::shard::{Index, Shards};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use zarrfs_base::error::Result;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::shard::{Index, Shards};
+use zarrfs_store::Stat;
 
 /// The use of an object that holds a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 use super::*;
 use crate::array::{ArrayEntry, PendingBytes, Ranges, Scratch};
-use crate::store::{Key, MemoryStore, Readable, Store, delegate_store};
-use crate::util::json::{Value, json};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_base::json::{Value, json};
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::{Key, MemoryStore, Readable, Store, delegate_store};
 
 /// Returns the document of an array of 5 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4: 3
 /// objects of 4 chunks, the last one over the edge.
@@ -14,7 +14,7 @@ fn document(around: Value) -> Vec<u8> {
     let document = json!({"zarr_format": 3, "node_type": "array", "shape": [5, 4], "data_type": "uint8", "fill_value": 9,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 4]}},
         "chunk_key_encoding": {"name": "default"}, "codecs": codecs});
-    crate::util::json::write(&document).into_bytes()
+    zarrfs_base::json::write(&document).into_bytes()
 }
 
 /// Returns a shard with `junk` bytes of waste in front and these entries. The two bytes of each
@@ -110,7 +110,7 @@ fn arrays_whose_shards_could_not_be_stored_are_not_writable() {
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [shard]}}, "fill_value": fill,
             "chunk_key_encoding": {"name": "default"}, "codecs": codecs});
         let metadata =
-            ArrayMetadata::parse_v3(&crate::util::json::write(&document).into_bytes()).unwrap();
+            ArrayMetadata::parse_v3(&zarrfs_base::json::write(&document).into_bytes()).unwrap();
         let array = Array::new(
             Key::root(),
             metadata,

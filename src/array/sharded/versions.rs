@@ -5,10 +5,10 @@
 //! object. These keep their versions, whatever version the new object gets. So the bytes that the
 //! cache and the kernel hold of them stay current.
 
-use crate::store::Version;
-use crate::zarr::grid::ChunkId;
 use lru::LruCache;
 use std::collections::HashMap;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Version;
 
 /// Maximum number of chunks per array whose versions are kept. Any other chunk has the version of
 /// its object.

@@ -3,12 +3,12 @@
 
 use crate::array::{Array, BlockIndex, Opening, VersionTag, are_stored};
 use crate::cache::buffers::Decoded;
-use crate::error::{Error, Result};
-use crate::store::Version;
-use crate::util::memory::lock;
-use crate::zarr::grid::ChunkId;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Version;
 
 /// The part of a chunk that a reader wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

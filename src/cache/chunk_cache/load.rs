@@ -4,12 +4,12 @@ use super::entry::{CachedChunk, ChunkPart, DecodedBlocks};
 use super::{LoadingSlot, Wanted};
 use crate::array::{Array, BlockIndex, NeighborBytes, OpenedChunk, Scratch, VersionTag};
 use crate::cache::Cache;
-use crate::error::{Kind, Result};
-use crate::util::memory::{self, lock};
-use crate::zarr::codec::PartialDecode;
-use crate::zarr::grid::ChunkId;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use zarrfs_base::error::{Kind, Result};
+use zarrfs_base::memory::{self, lock};
+use zarrfs_format::codec::PartialDecode;
+use zarrfs_format::grid::ChunkId;
 
 /// Minimum size in bytes of blocks that are kept one by one: each takes an entry of a list.
 const MIN_BLOCK: usize = 16 << 10;

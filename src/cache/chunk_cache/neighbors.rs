@@ -3,8 +3,8 @@
 use super::{CachedItem, ChunkPart, Prefetched, Wanted};
 use crate::array::{Array, Neighbors};
 use crate::cache::Cache;
-use crate::zarr::grid::ChunkId;
 use std::collections::HashSet;
+use zarrfs_format::grid::ChunkId;
 
 /// A buffer for the encoded bytes of neighbors, whose memory is reserved until this is dropped.
 struct NeighborBuffer<'a> {
@@ -120,13 +120,12 @@ impl Cache {
 mod tests {
     use super::*;
     use crate::cache::chunk_cache::DecodedPart;
-    use crate::stats::Stats;
-    use crate::store::{
-        FaultyStore, Key, MemoryStore, Operation, PlannedFault, SimulatedRemote, Store,
-    };
-    use crate::zarr::metadata::ArrayMetadata;
     use std::sync::Arc;
     use std::time::Duration;
+    use zarrfs_base::stats::Stats;
+    use zarrfs_format::metadata::ArrayMetadata;
+    use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault, SimulatedRemote};
+    use zarrfs_store::{Key, MemoryStore, Store};
 
     /// Bytes of a chunk, and chunks of a shard.
     const CHUNK: usize = 32 << 10;

@@ -3,16 +3,16 @@
 //! numbers and versions of chunks, not their origin.
 
 use crate::array::{Opening, VersionTag};
-use crate::error::{Error, Result};
-use crate::util::memory::lock;
-use crate::util::spill_file::{SpillOptions, free_space, unnamed_file};
-use crate::zarr::grid::ChunkId;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_base::spill_file::{SpillOptions, free_space, unnamed_file};
+use zarrfs_format::grid::ChunkId;
 
 /// The spill files of a mount.
 pub struct Spills {
@@ -155,7 +155,7 @@ impl Spill {
 mod tests {
     use super::*;
     use crate::array::Freshness;
-    use crate::store::Version;
+    use zarrfs_store::Version;
 
     #[test]
     fn chunks_that_were_put_are_read_back() {

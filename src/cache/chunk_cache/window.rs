@@ -6,14 +6,14 @@ use super::entry::Sources;
 use super::{CachedChunk, CachedItem, LoadingSlot, Spill};
 use crate::array::{Array, BlockIndex, OpenedChunk, Opening, Scratch, VersionTag};
 use crate::cache::Cache;
-use crate::error::Result;
-use crate::util::memory::{self, lock};
-use crate::util::pool::on_threads;
-use crate::zarr::codec::PartialDecode;
-use crate::zarr::grid::ChunkId;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::{self, lock};
+use zarrfs_base::pool::on_threads;
+use zarrfs_format::codec::PartialDecode;
+use zarrfs_format::grid::ChunkId;
 
 /// A window, and how to build it.
 #[derive(Clone)]

@@ -8,11 +8,11 @@ use crate::cache::Wait;
 use crate::cache::chunk_cache::{
     CachedItem, CachedRun, ChunkPart, FoundBytes, Spill, Wanted, Window,
 };
-use crate::util::memory::lock;
-use crate::zarr::codec::PartialDecode;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use zarrfs_base::memory::lock;
+use zarrfs_format::codec::PartialDecode;
 
 /// Bytes of the first window of a reader. That window begins at a multiple of them, since requests
 /// overtake each other.

@@ -6,11 +6,11 @@ use crate::array::{Array, Opening, Ranges, VersionTag};
 use crate::cache::Cache;
 use crate::cache::buffers::{Account, Decoded};
 use crate::cache::chunk_cache::{CacheKey, CachedChunk, CachedItem, DecodedPart, PartResult, Slot};
-use crate::error::{Error, Result};
-use crate::store::{Replaces, Version};
-use crate::util::memory::{self, lock};
-use crate::zarr::grid::ChunkId;
 use std::sync::{Arc, Mutex, MutexGuard};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::{self, lock};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::{Replaces, Version};
 
 /// A chunk that was written and is not yet stored.
 pub(in crate::cache) struct DirtyChunk {

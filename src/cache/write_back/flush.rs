@@ -5,14 +5,14 @@ use super::DirtyChunk;
 use crate::array::Array;
 use crate::cache::Cache;
 use crate::cache::chunk_cache::CachedItem;
-use crate::error::Result;
-use crate::util::memory::lock;
-use crate::util::pool::on_threads;
-use crate::zarr::grid::ChunkId;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::lock;
+use zarrfs_base::pool::on_threads;
+use zarrfs_format::grid::ChunkId;
 
 /// Returns the number of threads that store chunks of an array. They mostly wait, for the disk or
 /// for a server.

@@ -9,10 +9,10 @@
 
 use crate::array::Array;
 use crate::cache::Cache;
-use crate::error::{Error, Result};
-use crate::store::Key;
-use crate::util::memory::lock;
 use std::collections::{HashMap, HashSet};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_store::Key;
 
 /// Losses and failures that no request has reported yet, by the keys of arrays.
 #[derive(Default)]

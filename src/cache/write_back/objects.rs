@@ -12,11 +12,11 @@
 
 use crate::array::{Array, are_too_many};
 use crate::cache::{Cache, State};
-use crate::error::{Error, Result};
-use crate::zarr::grid::ChunkId;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_format::grid::ChunkId;
 
 /// Interval at which the arrays with pending chunks are examined.
 const LOOK: Duration = Duration::from_millis(500);

@@ -27,11 +27,11 @@ use super::DirtyChunk;
 use super::flush::flush_threads;
 use crate::array::Array;
 use crate::cache::{Cache, State};
-use crate::error::Result;
-use crate::util::memory;
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
+use zarrfs_base::error::Result;
+use zarrfs_base::memory;
 
 /// Approximate memory in bytes of a dirty chunk beside its decoded bytes and long lists of ranges.
 pub(in crate::cache) const DIRTY_COST: usize = 1024;

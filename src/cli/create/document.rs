@@ -6,14 +6,14 @@
 
 use super::CreateArgs;
 use crate::array::hierarchy::DocumentFormat;
-use crate::error::{Error, Result};
-use crate::util::json::{self, Map, Value};
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::grid::Grid;
-use crate::zarr::interchange::check_interchange;
-use crate::zarr::metadata::{ArrayMetadata, CodecConfig};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::{self, Map, Value};
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::grid::Grid;
+use zarrfs_format::interchange::check_interchange;
+use zarrfs_format::metadata::{ArrayMetadata, CodecConfig};
 
 /// A checked document.
 pub struct NewDocument {

@@ -4,15 +4,15 @@
 use super::CreateArgs;
 use super::document::{NewDocument, fill_value};
 use crate::array::hierarchy::DocumentFormat;
-use crate::error::{Error, Result};
-use crate::util::json::{self, Map, Value, json};
-use crate::zarr::data_type::{DataType, name_of};
-use crate::zarr::dtype::DType;
-use crate::zarr::grid::Grid;
-use crate::zarr::metadata::ArrayMetadata;
-use crate::zarr::metadata::v3::fill_value as fill_value_v3;
-use crate::zarr::metadata::v3::from_v2::compressor_codec;
-use crate::zarr::pipeline::Pipeline;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::{self, Map, Value, json};
+use zarrfs_format::data_type::{DataType, name_of};
+use zarrfs_format::dtype::DType;
+use zarrfs_format::grid::Grid;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_format::metadata::v3::fill_value as fill_value_v3;
+use zarrfs_format::metadata::v3::from_v2::compressor_codec;
+use zarrfs_format::pipeline::Pipeline;
 
 /// The type of the items of a new array.
 struct ItemType {

@@ -3,14 +3,14 @@
 use super::CreateArgs;
 use crate::array::hierarchy::REMOVED;
 use crate::cli::{CommandFailure, StoreLocation, location};
-use crate::error::Error;
-use crate::store::{Key, LevelCache, Readable, Store};
-use crate::zarr::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zarrfs_base::error::Error;
+use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
+use zarrfs_store::{Key, LevelCache, Readable, Store};
 
 /// Lists of documents, each of which makes a directory an array: of Zarr v2, of an array being
 /// removed, of Zarr v1.

@@ -5,12 +5,12 @@ use crate::cli::flat::Flat;
 use crate::cli::progress::ProgressLine;
 use crate::cli::put::{self, Copied};
 use crate::cli::{CommandFailure, StoreLocation, WriteArgs, stdio};
-use crate::error::Error;
-use crate::zarr::grid::ChunkId;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use zarrfs_base::error::Error;
+use zarrfs_format::grid::ChunkId;
 
 /// The source of the flat bytes.
 pub enum Raw {

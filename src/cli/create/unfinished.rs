@@ -7,8 +7,6 @@
 //! which has no atomic rename, its keys are deleted.
 
 use crate::array::hierarchy::OWN;
-use crate::error::{Error, Result};
-use crate::util::memory::lock;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -19,6 +17,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
 
 /// Maximum number of attempts to remove a directory into which other threads still write.
 const REMOVALS: usize = 1000;

@@ -1,6 +1,6 @@
 //! Typed access to attributes, which may hold anything.
 
-use crate::util::json::{self, Map, Value};
+use zarrfs_base::json::{self, Map, Value};
 
 /// Maximum length in bytes of a text that headers include: far above that of real texts.
 const MAX_TEXT: usize = 64 << 10;

@@ -8,14 +8,14 @@ use super::{attributes, nearest_array, numbers};
 use crate::array::Array;
 use crate::array::hierarchy::Hierarchy;
 use crate::cache::{Cache, ChunkPart};
-use crate::error::{Error, Result};
-use crate::store::Key;
-use crate::util::json::{self, Map, Object, Value};
-use crate::util::memory::{self, Grant};
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::ArrayMetadata;
 use std::collections::HashSet;
 use std::ops::Range;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::{self, Map, Object, Value};
+use zarrfs_base::memory::{self, Grant};
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::Key;
 
 /// Maximum number of items of a coordinate array that is read.
 const MAX_ITEMS: u64 = 1 << 20;

@@ -4,8 +4,8 @@
 use super::super::described::{Coordinates, Crs, DescribedAxis, Role};
 use super::{attributes, nearest_array, projection, role};
 use crate::array::hierarchy::Hierarchy;
-use crate::store::Key;
-use crate::util::json::{self, Map, Value};
+use zarrfs_base::json::{self, Map, Value};
+use zarrfs_store::Key;
 
 /// Returns the reference system of the array at `key`. If a grid mapping has a transform, axes
 /// without coordinates get theirs from it. The array with the grid mapping is added to `sources`.

@@ -5,8 +5,8 @@
 use super::super::described::{ImageChannel, ImageInfo};
 use super::{attributes, groups_above};
 use crate::array::hierarchy::Hierarchy;
-use crate::store::Key;
-use crate::util::json::{self, Value};
+use zarrfs_base::json::{self, Value};
+use zarrfs_store::Key;
 
 /// The axes of every image before version 0.3.
 const FIRST_AXES: [&str; 5] = ["t", "c", "z", "y", "x"];

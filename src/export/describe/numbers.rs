@@ -3,9 +3,9 @@
 use super::super::described::MetadataNumber;
 use super::super::number::{NumberType, read_number};
 use super::{DIMENSIONS, attributes};
-use crate::util::json::{self, Map, Value};
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_base::json::{self, Map, Value};
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// Returns whether CF's numeric attributes apply to the dtype.
 pub fn is_number(dtype: &DType) -> bool {

@@ -2,7 +2,7 @@
 //! for the projections that WKT 1 has.
 
 use super::attributes;
-use crate::util::json::{Map, Value};
+use zarrfs_base::json::{Map, Value};
 
 /// WKT 1 of EPSG:4326.
 pub const WGS_84: &str = r#"GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563,AUTHORITY["EPSG","7030"]],AUTHORITY["EPSG","6326"]],PRIMEM["Greenwich",0,AUTHORITY["EPSG","8901"]],UNIT["degree",0.0174532925199433,AUTHORITY["EPSG","9122"]],AUTHORITY["EPSG","4326"]]"#;

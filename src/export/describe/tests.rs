@@ -1,9 +1,9 @@
 use super::super::described::{Crs, MetadataNumber, Role};
 use super::*;
 use crate::array::hierarchy::StoredNode;
-use crate::stats::Stats;
-use crate::store::MemoryStore;
-use crate::zarr::metadata::V1Order;
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::MemoryStore;
 
 mod conventions;
 mod hostile;

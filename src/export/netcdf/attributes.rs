@@ -8,9 +8,9 @@ use super::members::GroupArray;
 use super::names::UniqueNames;
 use super::types::{metadata_in_file, time_unit};
 use crate::export::describe::{DIMENSIONS, attribute_integer, attribute_items};
-use crate::util::json::{self, Map, Value};
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_base::json::{self, Map, Value};
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// The attribute of the file that lists the arrays that are not in it, with reasons.
 pub const LEFT_OUT: &str = "zarrfs_left_out";

@@ -6,15 +6,15 @@
 use super::attributes::{LEFT_OUT, is_bookkeeping};
 use super::classic::{Attribute, ClassicDimension, ClassicHeader, Type, Variable};
 use super::parse::{ParseFailure, parse};
-use crate::error::{Error, Kind, Result};
 use crate::export::describe::attribute_items;
 use crate::export::{Composite, PartContent};
-use crate::store::Key;
-use crate::util::json::{self, Map, Object, Value};
-use crate::zarr::dtype::{self, DType};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::collections::HashMap;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::json::{self, Map, Object, Value};
+use zarrfs_format::dtype::{self, DType};
+use zarrfs_store::Key;
 
 /// Changes of the attributes of one group or array; `None` removes an attribute.
 pub type HeaderChanges = Vec<(String, Option<Value>)>;

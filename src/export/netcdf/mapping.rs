@@ -5,8 +5,8 @@
 use super::GroupArray;
 use super::classic::{Attribute, Type, Variable};
 use super::names::UniqueNames;
-use crate::util::json;
 use std::collections::BTreeMap;
+use zarrfs_base::json;
 
 /// The name of a mapping unless an array has this name.
 const NAME: &str = "crs";

@@ -11,15 +11,15 @@ use super::{
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
-use crate::error::{Error, Result};
 use crate::export::{GrowingArrays, ItemForm, axis_names, flat};
-use crate::store::Key;
-use crate::util::json::{self, Object};
-use crate::util::memory;
-use crate::zarr::dtype::DTypeKind;
-use crate::zarr::metadata::ArrayMetadata;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::{self, Object};
+use zarrfs_base::memory;
+use zarrfs_format::dtype::DTypeKind;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::Key;
 
 /// Estimated memory in bytes of an array, and of its variable in the header, without attributes.
 const ARRAY: usize = 4 << 10;
@@ -173,7 +173,7 @@ impl GroupArrays {
     ///
     /// # Errors
     ///
-    /// [`crate::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for
+    /// [`zarrfs_base::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for
     /// the memory.
     pub fn of_group(
         hierarchy: &Hierarchy,

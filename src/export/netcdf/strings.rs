@@ -4,12 +4,12 @@
 use crate::array::Array;
 use crate::cache::{Cache, ChunkPart};
 use crate::export::describe::max_chunks;
-use crate::util::json;
-use crate::util::memory;
-use crate::zarr::grid::ChunkId;
-use crate::zarr::layout;
-use crate::zarr::metadata::{ArrayMetadata, Order};
 use std::sync::Arc;
+use zarrfs_base::json;
+use zarrfs_base::memory;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::layout;
+use zarrfs_format::metadata::{ArrayMetadata, Order};
 
 /// Maximum number of strings that are read.
 const MAX_STRINGS: u64 = 1 << 20;

@@ -3,10 +3,10 @@
 use super::classic::Attribute;
 use super::*;
 use crate::export::{ItemForm, PartContent};
-use crate::store::MemoryStore;
-use crate::zarr::metadata::V1Order;
 use std::collections::HashSet;
 use std::sync::Arc;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::MemoryStore;
 
 /// A store of arrays, each with its path, dtype, shape, and the attributes' document.
 pub fn hierarchy(arrays: &[(&str, &str, &[u64], &str)]) -> (Arc<MemoryStore>, Hierarchy) {
@@ -441,7 +441,7 @@ fn attributes_of(dtype: &str, fill: &str, attributes: &str) -> String {
     let (store, h) = hierarchy(&[("x", dtype, &[2], attributes)]);
     let mut document = Vec::new();
     let key = Key::normalize("x/.zarray").unwrap();
-    crate::store::Readable::get(store.as_ref(), &key, 1 << 20, &mut document).unwrap();
+    zarrfs_store::Readable::get(store.as_ref(), &key, 1 << 20, &mut document).unwrap();
     let document = String::from_utf8(document)
         .unwrap()
         .replace("\"fill_value\":null", &format!("\"fill_value\":{fill}"));
@@ -787,6 +787,6 @@ fn without_a_group_there_is_no_file() {
             &NetcdfOptions::default(),
         )
         .unwrap_err();
-        assert_eq!(e.kind(), crate::error::Kind::NotFound);
+        assert_eq!(e.kind(), zarrfs_base::error::Kind::NotFound);
     }
 }

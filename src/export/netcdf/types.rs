@@ -7,11 +7,11 @@ use crate::cache::{Cache, ChunkPart};
 use crate::export::describe;
 use crate::export::number::NumberType;
 use crate::export::{ItemForm, ShownNumber, StoredInteger};
-use crate::util::json;
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::ArrayMetadata;
 use std::borrow::Cow;
+use zarrfs_base::json;
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// Maximum number of items of an array that is read to find out whether they are exact as doubles.
 const MAX_CHECKED: u64 = 1 << 22;

@@ -4,8 +4,8 @@ use super::super::calendar::{Moment, TimeScale};
 use super::super::describe::is_number;
 use super::super::described::{Described, MetadataNumber};
 use super::super::number::read_number;
-use crate::util::json;
-use crate::zarr::dtype::DType;
+use zarrfs_base::json;
+use zarrfs_format::dtype::DType;
 
 /// How the times of an array are written.
 pub struct CfTimes<'a> {

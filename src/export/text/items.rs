@@ -2,12 +2,12 @@
 //! `strtod` reads them.
 
 use super::numpy_times::TimeUnit;
-use crate::error::one_line;
-use crate::util::json::{self, Value};
-use crate::zarr::dtype::{DType, DTypeKind};
-use crate::zarr::metadata::ArrayMetadata;
 use half::f16;
 use std::fmt::Write;
+use zarrfs_base::error::one_line;
+use zarrfs_base::json::{self, Value};
+use zarrfs_format::dtype::{DType, DTypeKind};
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// How items of a dtype are written.
 pub struct ItemText<'a> {

@@ -1,9 +1,9 @@
 use super::super::describe::nodata_of_attributes;
 use super::super::{PartContent, testing};
 use super::*;
-use crate::store::Key;
-use crate::util::json;
 use std::sync::Arc;
+use zarrfs_base::json;
+use zarrfs_store::Key;
 
 fn described(dtype: &str, shape: &[u64], values: &[u8], attributes: &str) -> Described {
     let attributes = json::parse_object(attributes.as_bytes()).unwrap();

@@ -8,7 +8,7 @@ use super::super::described::Role;
 use super::super::raster::Raster;
 use super::super::{spelling, units};
 use super::{Described, TagValue, Tags, resolution};
-use crate::zarr::dtype::DType;
+use zarrfs_format::dtype::DType;
 
 const SCHEMA: &str = "http://www.openmicroscopy.org/Schemas/OME/2016-06";
 

@@ -2,7 +2,7 @@ use super::super::{ImageChannel, PartContent, testing};
 use super::*;
 
 fn attributes(text: &str) -> Object {
-    crate::util::json::parse_object(text.as_bytes()).unwrap()
+    zarrfs_base::json::parse_object(text.as_bytes()).unwrap()
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn slices_are_ranges_of_the_flat_bytes() {
         (slice(&[3]), slice(&[0, 4]), slice(&[0, 0, 0, 0, 0])),
         (None, None, None)
     );
-    let described = Described::of_metadata(&crate::store::Key::root(), &array);
+    let described = Described::of_metadata(&zarrfs_store::Key::root(), &array);
     let described = plane.describe(&described);
     assert_eq!(
         described
@@ -121,7 +121,7 @@ fn slices_are_ranges_of_the_flat_bytes() {
     };
     let described = Described {
         image: image(1),
-        ..Described::of_metadata(&crate::store::Key::root(), &array)
+        ..Described::of_metadata(&zarrfs_store::Key::root(), &array)
     };
     assert_eq!(volume.describe(&described).image, image(0));
     assert_eq!(

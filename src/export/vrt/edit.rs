@@ -2,10 +2,10 @@
 //! spelling. The raster's metadata are the array's attributes and can be changed; everything else
 //! comes from other metadata.
 
-use crate::util::json::{self, Map, Value};
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion, escape};
 use std::collections::BTreeMap;
+use zarrfs_base::json::{self, Map, Value};
 
 /// Elements whose changes are lost, which is reported.
 const KNOWN: [&str; 5] = ["GeoTransform", "NoDataValue", "UnitType", "Offset", "Scale"];

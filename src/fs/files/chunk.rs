@@ -14,20 +14,20 @@ mod draft;
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::{ChunkPart, FoundBytes, Wait};
-use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node, chunk_named};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
-use crate::store::Key;
-use crate::util::memory::{self, lock};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::layout;
-use crate::zarr::metadata::Order;
 use draft::ChunkDraft;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::{self, lock};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::layout;
+use zarrfs_format::metadata::Order;
+use zarrfs_store::Key;
 
 /// An open chunk file. Chunk files of arrays of objects are only read this way; a
 /// [`super::draft::Draft`] takes their writes.

@@ -14,20 +14,20 @@ use super::flat::FlatFile;
 use super::items::{another_array, shown_items};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
-use crate::error::{Error, Kind, Result};
 use crate::export::{Composite, FilePart, FileSlice, ItemForm, PartContent};
 use crate::fs::tree::{Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
-use crate::store::Key;
-use crate::util::memory::{self, lock};
 use edit::HeaderDraft;
 use held::HeldWrites;
 use items::{TornItems, read_exact};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::{self, lock};
+use zarrfs_store::Key;
 
 /// An open header or container.
 pub struct CompositeFile {

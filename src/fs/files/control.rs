@@ -6,15 +6,15 @@
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::cache::{FoundBytes, Wait};
-use crate::error::Result;
 use crate::fs::tree::{Audience, ControlFile};
 use crate::fs::{Fs, KernelPages};
-use crate::stats::Problem;
-use crate::util::json::{self, Map, Value, json};
-use crate::util::memory::{self, Grant};
 use chrono::{DateTime, SecondsFormat, Utc};
 use std::sync::Arc;
 use std::time::SystemTime;
+use zarrfs_base::error::Result;
+use zarrfs_base::json::{self, Map, Value, json};
+use zarrfs_base::memory::{self, Grant};
+use zarrfs_base::stats::Problem;
 
 /// A control file open for reading.
 struct OpenControl {

@@ -3,12 +3,12 @@
 use super::{NewFile, OpenFile, copy_range};
 use crate::array::hierarchy::{MetadataDocument, MetadataFile};
 use crate::cache::{FoundBytes, Wait};
-use crate::error::{Error, Result};
 use crate::fs::{Fs, KernelPages};
-use crate::store::Key;
-use crate::util::memory;
 use std::sync::Arc;
 use std::time::Duration;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory;
+use zarrfs_store::Key;
 
 /// A metadata document open for reading.
 struct DocumentFile {

@@ -5,17 +5,17 @@
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::cache::{FoundBytes, Wait};
-use crate::error::{Error, Kind, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs, KernelPages};
-use crate::store::{Key, Permissions, read_at};
-use crate::util::memory::{self, Grant, lock};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::SystemTime;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::{self, Grant, lock};
+use zarrfs_store::{Key, Permissions, read_at};
 
 /// A file that is being written.
 pub struct Draft {

@@ -6,17 +6,17 @@ pub mod holes;
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::{FoundBytes, PrefetchState, Wait};
-use crate::error::{Error, Result};
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::write::WriteMode;
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
-use crate::store::Key;
 use gather::FlatRead;
 use holes::{Seek, StoredChunks};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_store::Key;
 
 /// Open flat bytes of an array.
 pub struct FlatFile {

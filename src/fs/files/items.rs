@@ -1,10 +1,10 @@
 //! Items of flat bytes in files that show them in another form: where they lie, and whole ones that
 //! are written. This module knows no open files.
 
-use crate::error::{Error, Kind, Result};
 use crate::export::ItemForm;
 use crate::fs::write::WriteMode;
 use std::ops::Range;
+use zarrfs_base::error::{Error, Kind, Result};
 
 /// Bytes of a request of which the end may be a part of an item. The kernel cuts writes of more
 /// than 128 KiB at pages of the program's buffer, which may lie anywhere.
@@ -73,8 +73,8 @@ pub(super) fn another_array() -> Error {
 mod tests {
     use super::*;
     use crate::export::ArrayView;
-    use crate::util::json;
-    use crate::zarr::metadata::ArrayMetadata;
+    use zarrfs_base::json;
+    use zarrfs_format::metadata::ArrayMetadata;
 
     #[test]
     fn values_are_written_in_whole_items() {

@@ -3,16 +3,16 @@
 
 use super::{NewFile, OpenFile};
 use crate::cache::{FoundBytes, Wait};
-use crate::error::{Error, Result};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs, KernelPages};
-use crate::store::{Permissions, read_at};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_store::{Permissions, read_at};
 
 /// An open plain key.
 pub struct PlainFile {

@@ -2,8 +2,9 @@
 
 use crate::fs::tests::model::mount;
 use crate::fs::*;
-use crate::store::{DirectoryStore, FaultyStore, Operation, PlannedFault};
 use std::path::Path;
+use zarrfs_store::DirectoryStore;
+use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault};
 
 const OLD: &[u8] = b"{\"v\": 1}";
 const NEW: &[u8] = b"{\"v\": 2}";

@@ -3,12 +3,12 @@
 
 use crate::array::hierarchy::Hierarchy;
 use crate::fs::*;
-use crate::store::SimulatedRemote;
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::Separator;
-use crate::zarr::metadata::{ArrayMetadata, V1Order};
-use crate::zarr::pipeline::Pipeline;
 use std::sync::atomic::Ordering;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::Separator;
+use zarrfs_format::metadata::{ArrayMetadata, V1Order};
+use zarrfs_format::pipeline::Pipeline;
+use zarrfs_store::testing::SimulatedRemote;
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
@@ -51,7 +51,7 @@ fn case_of(shape: &[u64], chunks: &[u64], compressor: &str, bound: usize, read_o
     );
     store.below.insert("a/.zarray", document.clone());
     let metadata = ArrayMetadata::parse(document.as_bytes()).unwrap();
-    let grid = crate::zarr::grid::Grid::new(shape, chunks, 1).unwrap();
+    let grid = zarrfs_format::grid::Grid::new(shape, chunks, 1).unwrap();
     let whole = flat_bytes(grid.size());
     let pipeline = Pipeline::new(&metadata, grid.max_chunk_size()).unwrap();
     for chunk in (0..grid.chunk_count()).map(ChunkId) {

@@ -5,13 +5,14 @@ use crate::array::hierarchy::Hierarchy;
 use crate::fs::tests::geometry;
 use crate::fs::tree::FLAT;
 use crate::fs::*;
-use crate::store::{FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Store};
-use crate::zarr::grid::{ChunkId, Grid};
-use crate::zarr::layout;
-use crate::zarr::metadata::Order;
-use crate::zarr::metadata::Separator;
-use crate::zarr::metadata::{ArrayMetadata, V1Order};
 use proptest::prelude::*;
+use zarrfs_format::grid::{ChunkId, Grid};
+use zarrfs_format::layout;
+use zarrfs_format::metadata::Order;
+use zarrfs_format::metadata::Separator;
+use zarrfs_format::metadata::{ArrayMetadata, V1Order};
+use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault};
+use zarrfs_store::{MemoryStore, MetadataCache, Store};
 
 /// An operation. Numbers between 0 and 1 are positions and lengths, as fractions of a size.
 #[derive(Clone, Debug)]

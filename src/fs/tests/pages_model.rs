@@ -11,13 +11,14 @@ use crate::export::Format;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::Headers;
 use crate::fs::*;
-use crate::store::{FaultyStore, MemoryStore, Store};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::ArrayMetadata;
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::testing::FaultyStore;
+use zarrfs_store::{MemoryStore, Store};
 
 /// Sizes in bytes of a page, a chunk and the array.
 const PAGE: usize = 8;

@@ -2,15 +2,15 @@
 
 use crate::array::hierarchy::Hierarchy;
 use crate::array::hierarchy::MetadataFile;
-use crate::error::Kind;
 use crate::fs::tree::{FLAT, ROOT_INODE};
 use crate::fs::*;
-use crate::store::{Key, MemoryStore, Readable, Replaces, Store, Version, delegate_store};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::V1Order;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
+use zarrfs_base::error::Kind;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::{Key, MemoryStore, Readable, Replaces, Store, Version, delegate_store};
 
 fn document(length: u64) -> String {
     format!(

@@ -4,13 +4,11 @@
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::fs::tree::{FLAT, ROOT_INODE};
 use crate::fs::*;
-use crate::store::{
-    FaultyStore, MemoryStore, MetadataCache, Operation, PlannedFault, Readable, Store,
-    UnlistedStore, delegate_store,
-};
-use crate::zarr::metadata::V1Order;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault, UnlistedStore};
+use zarrfs_store::{MemoryStore, MetadataCache, Readable, Store, delegate_store};
 
 fn document(length: u64) -> String {
     format!(

@@ -5,12 +5,12 @@ use crate::export::Format;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::{Headers, Views};
 use crate::fs::*;
-use crate::store::{
-    FaultyStore, FirstNames, MemoryStore, MetadataCache, PagedListing, Reach, Readable,
-    SimulatedRemote, Store, delegate_store,
-};
-use crate::zarr::metadata::V1Order;
 use proptest::prelude::*;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::testing::{FaultyStore, SimulatedRemote};
+use zarrfs_store::{
+    FirstNames, MemoryStore, MetadataCache, PagedListing, Reach, Readable, Store, delegate_store,
+};
 
 /// Packed integers in chunks of 4 x 3 items, of which only the first is stored at the beginning.
 const SHAPE: [usize; 3] = [3, 5, 7];

@@ -2,9 +2,9 @@
 
 use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;
-use crate::error::{Kind, Result};
-use crate::store::{Key, Permissions, Stat, both};
-use crate::zarr::metadata::ZGROUP;
+use zarrfs_base::error::{Kind, Result};
+use zarrfs_format::metadata::ZGROUP;
+use zarrfs_store::{Key, Permissions, Stat, both};
 
 /// The users to whom a node's extended attributes are shown. The kernel lets readers of the node
 /// read an attribute by its name, but lets all users list the names.

@@ -6,10 +6,10 @@ use super::access;
 use super::node::{ControlFile, Node};
 use crate::array::{Array, LevelPermissions};
 use crate::cache::ChunkPart;
-use crate::error::{Error, Result};
-use crate::store::{Key, Permissions, Stat};
-use crate::zarr::grid::ChunkId;
 use std::time::SystemTime;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::{Key, Permissions, Stat};
 
 /// Preferred size of a read, in bytes: large enough that the cost of a request does not matter.
 const BLOCK_SIZE: u32 = 1 << 20;

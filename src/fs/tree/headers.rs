@@ -3,16 +3,16 @@
 
 use super::{Attributes, Node, Tree};
 use crate::array::Array;
-use crate::error::{Error, Kind, Result};
 use crate::export::{
     self, ArrayView, Composite, DATASET, Described, Format, NetcdfOptions, PartContent,
 };
-use crate::store::{Key, Permissions};
-use crate::util::memory::{self, Reclaim, lock};
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::{self, Reclaim, lock};
+use zarrfs_store::{Key, Permissions};
 
 /// Maximum age of a description for requests that open no file: a listing needs it once for each
 /// header.
@@ -389,8 +389,8 @@ mod tests {
     use super::*;
     use crate::array::hierarchy::Hierarchy;
     use crate::cache::Cache;
-    use crate::stats::Stats;
-    use crate::store::MemoryStore;
+    use zarrfs_base::stats::Stats;
+    use zarrfs_store::MemoryStore;
 
     #[test]
     fn a_text_is_made_once_for_each_version_of_what_it_describes() {

@@ -12,11 +12,11 @@
 use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;
 use crate::array::{Array, is_chunk_like};
-use crate::error::{Error, Result};
-use crate::store::Key;
-use crate::zarr::chunk_key::parse_index;
-use crate::zarr::grid::ChunkId;
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_format::chunk_key::parse_index;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Key;
 
 /// A stored value that holds encoded chunks and that programs read and write as it is.
 pub struct EncodedValue {

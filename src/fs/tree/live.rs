@@ -6,11 +6,11 @@
 
 use super::node::inode;
 use super::{Node, ROOT_INODE};
-use crate::store::Key;
-use crate::util::memory::lock;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use zarrfs_base::memory::lock;
+use zarrfs_store::Key;
 
 /// Bytes of nodes above which the kernel is asked to forget some: about 100,000 names of usual
 /// length. They count in the 24 MiB that remain of the 64 MiB promised in docs/operations.md,

@@ -10,13 +10,13 @@ use super::{
 };
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
-use crate::error::{Error, Kind, Result};
 use crate::export::{DATASET, Format};
-use crate::store::{EntryKind, Key, Permissions, Stat};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::{ZARR_JSON, ZATTRS, ZGROUP, ZMETADATA};
 use std::sync::Arc;
 use std::time::SystemTime;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::{ZARR_JSON, ZATTRS, ZGROUP, ZMETADATA};
+use zarrfs_store::{EntryKind, Key, Permissions, Stat};
 
 /// The kind of a directory in which names are looked up.
 pub enum DirectoryKind {

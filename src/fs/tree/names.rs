@@ -6,11 +6,11 @@ use super::node::inode;
 use super::{CONTROL, ControlFile, FLAT, Node, Tree, has_flat, is_hidden};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, ArrayEntry};
-use crate::error::{Error, Kind, Result};
 use crate::export::{DATASET, Format};
-use crate::store::{EntryKind, Key};
-use crate::zarr::metadata::Separator;
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_format::metadata::Separator;
+use zarrfs_store::{EntryKind, Key};
 
 /// The documents that an array may show.
 pub(super) const ARRAY_FILES: &[MetadataFile] = &[

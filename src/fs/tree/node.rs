@@ -4,8 +4,8 @@ use super::ROOT_INODE;
 use super::{CONTROL, FLAT, METRICS, SYNC};
 use crate::array::hierarchy::MetadataFile;
 use crate::export::{DATASET, Format};
-use crate::store::Key;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use zarrfs_store::Key;
 
 /// The end of the name of a directory of physical values.
 pub(super) const UNPACKED: &str = ".unpacked";

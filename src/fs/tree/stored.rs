@@ -2,11 +2,11 @@
 //! a bounded number of names and objects, because `stat` must not take longer for a larger array.
 
 use crate::array::{Array, ArrayEntry};
-use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
+use zarrfs_base::memory::lock;
 
 /// Maximum number of objects whose size is looked up.
 const OBJECTS: usize = 1024;

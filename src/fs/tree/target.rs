@@ -7,10 +7,10 @@ use super::{
 };
 use crate::array::hierarchy::MetadataFile;
 use crate::array::{Array, is_chunk_like};
-use crate::error::{Error, Kind, Result};
-use crate::store::Key;
-use crate::zarr::grid::ChunkId;
 use std::sync::Arc;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Key;
 
 /// The form that a file takes under a name.
 pub enum Target {

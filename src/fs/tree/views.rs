@@ -7,12 +7,12 @@ use super::node::{ROOT_NAME, SLICES, UNPACKED, View, ViewedFile};
 use super::{Attributes, FLAT, ListedNode, Name, Node, Tree, has_flat};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
-use crate::error::{Error, Result};
 use crate::export::{self, ArrayView, Composite, Described, Format};
-use crate::store::{Hint, Key, Permissions};
-use crate::zarr::chunk_key::parse_index;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_format::chunk_key::parse_index;
+use zarrfs_store::{Hint, Key, Permissions};
 
 /// Dimensions of the smallest slices: those of an image.
 const PLANE: usize = 2;

@@ -3,12 +3,12 @@
 //! together.
 
 use super::Tree;
-use crate::store::{Hint, Key};
-use crate::util::memory::lock;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use zarrfs_base::memory::lock;
+use zarrfs_store::{Hint, Key};
 
 /// Maximum number of groups that are noticed.
 const GROUPS: NonZeroUsize = NonZeroUsize::new(64).unwrap();

@@ -2,10 +2,10 @@
 //! of a chunk in the store.
 
 use super::{Audience, Node, Tree, View};
-use crate::error::Result;
 use crate::export;
-use crate::store::Key;
-use crate::util::json::{self, Map, Value};
+use zarrfs_base::error::Result;
+use zarrfs_base::json::{self, Map, Value};
+use zarrfs_store::Key;
 
 /// Linux's limits in bytes: of a name, of a value, of a list of names.
 const MAX_NAME: usize = 255;

@@ -1,14 +1,15 @@
 //! Random openings, truncations, writes and closes of `data.raw` by several descriptors against a
 //! plain model of what a program believes.
 
-use crate::error::Result;
 use crate::fs::tests::geometry;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::FLAT;
 use crate::fs::{Fs, Seek};
-use crate::store::{FaultyStore, Key, MemoryStore, Store};
 use proptest::prelude::*;
 use std::sync::Arc;
+use zarrfs_base::error::Result;
+use zarrfs_store::testing::FaultyStore;
+use zarrfs_store::{Key, MemoryStore, Store};
 
 /// An operation. Numbers between 0 and 1 are positions and lengths, as fractions of the size.
 #[derive(Clone, Debug)]

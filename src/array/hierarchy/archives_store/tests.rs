@@ -1,8 +1,9 @@
 use super::*;
 use crate::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
-use crate::store::{DirectoryStore, archive_of};
-use crate::zarr::metadata::{GROUP_DOCUMENT, V1Order, ZATTRS, ZGROUP, ZMETADATA};
 use std::path::Path;
+use zarrfs_format::metadata::{GROUP_DOCUMENT, V1Order, ZATTRS, ZGROUP, ZMETADATA};
+use zarrfs_store::DirectoryStore;
+use zarrfs_store::testing::archive_of;
 
 const ARRAY: &str = r#"{"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|u1", "order": "C",
     "compressor": null, "filters": null, "fill_value": 0}"#;

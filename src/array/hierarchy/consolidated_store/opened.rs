@@ -1,10 +1,10 @@
 //! The groups and arrays whose files were opened: their documents are read from the store, no
 //! longer from `.zmetadata`.
 
-use crate::store::Key;
-use crate::util::memory::lock;
 use std::collections::HashSet;
 use std::sync::Mutex;
+use zarrfs_base::memory::lock;
+use zarrfs_store::Key;
 
 /// Maximum number of recorded keys. Beyond it, all keys count as opened.
 const MAX_KEYS: usize = 1 << 12;

@@ -1,16 +1,16 @@
 //! The content of a `.zmetadata`: its documents by key, and the groups and arrays that they define.
 
 use super::super::DocumentFormat;
-use crate::error::{Error, Result};
-use crate::store::{Counted, Entry, Key, Permissions, Stat, Version};
-use crate::util::json::MemberTexts;
-use crate::util::memory::{self, Grant};
-use crate::zarr::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::time::SystemTime;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::MemberTexts;
+use zarrfs_base::memory::{self, Grant};
+use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
+use zarrfs_store::{Counted, Entry, Key, Permissions, Stat, Version};
 
 /// The content of a `.zmetadata`.
 pub struct Outline {

@@ -8,15 +8,15 @@ use super::super::document::check_size;
 use super::super::format::is_same_node;
 use super::super::{DocumentFormat, DocumentKind, Hierarchy, StoredNode, is_foreign};
 use crate::array::Array;
-use crate::error::{Error, Result};
-use crate::store::{Key, Replaces};
-use crate::util::json;
-use crate::util::memory::Grant;
-use crate::zarr::metadata::v3::from_v2;
-use crate::zarr::metadata::{
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json;
+use zarrfs_base::memory::Grant;
+use zarrfs_format::metadata::v3::from_v2;
+use zarrfs_format::metadata::{
     ArrayMetadata, MAX_CONSOLIDATED, MAX_DOCUMENT, Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY,
     ZATTRS, ZGROUP, ZMETADATA, check_group,
 };
+use zarrfs_store::{Key, Replaces};
 
 /// The documents of a node in v2, in the order in which they are deleted: attributes mean nothing
 /// without the others.

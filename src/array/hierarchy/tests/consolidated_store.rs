@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::array::ArrayEntry;
-use crate::store::{MetadataCache, UnlistedStore};
-use crate::zarr::metadata::Separator;
+use zarrfs_format::metadata::Separator;
+use zarrfs_store::MetadataCache;
+use zarrfs_store::testing::UnlistedStore;
 
 const GROUP: &str = "{\"zarr_format\":2}";
 

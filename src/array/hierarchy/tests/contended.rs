@@ -1,10 +1,10 @@
 //! Another machine that changes the same documents: no change of either is lost.
 
 use super::*;
-use crate::store::{Listing, MetadataCache, PagedListing, Replaces, delegate_store};
-use crate::util::memory::lock;
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use zarrfs_base::memory::lock;
+use zarrfs_store::{Listing, MetadataCache, PagedListing, Replaces, delegate_store};
 
 type Interference = Box<dyn FnOnce(&MemoryStore) + Send>;
 

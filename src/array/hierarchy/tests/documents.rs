@@ -1,7 +1,7 @@
 //! Documents that are written and removed.
 
 use super::*;
-use crate::zarr::metadata::Separator;
+use zarrfs_format::metadata::Separator;
 
 const GROUP: &str = "{\"zarr_format\": 2}";
 
@@ -343,7 +343,9 @@ fn an_array_outlives_its_document_until_its_directory_goes() {
         remove(MetadataFile::Attributes).unwrap_err().kind(),
         Kind::NotFound
     );
-    array(&h, "x").erase(crate::zarr::grid::ChunkId(0)).unwrap();
+    array(&h, "x")
+        .erase(zarrfs_format::grid::ChunkId(0))
+        .unwrap();
     h.remove_node(&key("x")).unwrap();
     assert!(everything(&store).is_empty(), "{:?}", everything(&store));
 }

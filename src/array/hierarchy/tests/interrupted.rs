@@ -3,7 +3,7 @@
 
 use super::shapes::{document, elements, resized, store_chunks};
 use super::*;
-use crate::store::{FaultyStore, Operation, PlannedFault};
+use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault};
 
 /// Calls `change` on stores made by `make`, with the store failing at each call in turn, before or
 /// after that call takes effect; then calls `check` on the store.
@@ -132,7 +132,7 @@ fn a_migrated_store_reads_the_same() {
     assert!(spec.migrate().unwrap());
     assert_eq!(
         array(&spec, "").metadata().order,
-        crate::zarr::metadata::Order::F
+        zarrfs_format::metadata::Order::F
     );
     assert!(
         !hierarchy(&[(".zgroup", "{\"zarr_format\": 2}")])

@@ -212,7 +212,7 @@ fn arrays_are_removed_in_any_order() {
             for chunk in [0, 3] {
                 assert!(
                     array(&h, "x")
-                        .erase(crate::zarr::grid::ChunkId(chunk))
+                        .erase(zarrfs_format::grid::ChunkId(chunk))
                         .unwrap()
                 );
             }

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::array::Scratch;
-use crate::store::{FaultyStore, Operation};
-use crate::zarr::grid::ChunkId;
 use std::time::{Duration, Instant};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_store::testing::{FaultyStore, Operation};
 
 /// Returns the document of six items in chunks of two in a shard of eight, or in chunks of four.
 fn document(shards: bool) -> String {

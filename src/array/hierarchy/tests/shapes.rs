@@ -3,10 +3,10 @@
 
 use super::*;
 use crate::array::Scratch;
-use crate::util::json::json;
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::Separator;
 use proptest::prelude::*;
+use zarrfs_base::json::json;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::Separator;
 
 pub(super) fn document(shape: &[u64], chunks: &[u64], order: &str, separator: &str) -> String {
     format!(

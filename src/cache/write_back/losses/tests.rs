@@ -1,11 +1,12 @@
 use super::*;
 use crate::array::Source;
 use crate::cache::ChunkPart;
-use crate::store::{FaultyStore, MemoryStore, Operation, PlannedFault, Readable, Store};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault};
+use zarrfs_store::{MemoryStore, Readable, Store};
 
 /// An array of 8 items of a byte in chunks of 4, which another program can make smaller.
 struct Setup {

@@ -1,16 +1,15 @@
 use crate::array::Array;
 use crate::cache::{Cache, ChunkPart};
-use crate::error::{Error, Result};
-use crate::stats::Stats;
-use crate::store::{
-    FaultyStore, Key, MemoryStore, Readable, Replaces, Store, Version, delegate_store,
-};
-use crate::zarr::grid::ChunkId;
-use crate::zarr::metadata::ArrayMetadata;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::stats::Stats;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::testing::FaultyStore;
+use zarrfs_store::{Key, MemoryStore, Readable, Replaces, Store, Version, delegate_store};
 
 const CHUNK: usize = 10_000;
 

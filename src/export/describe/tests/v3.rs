@@ -3,7 +3,7 @@
 use super::*;
 use crate::export::Format;
 use crate::export::{ImageChannel, ImageInfo};
-use crate::util::json::json;
+use zarrfs_base::json::json;
 
 /// Adds an array of v3 with these other fields, in a store of v3.
 fn with_array(case: Case, path: &str, data_type: &str, shape: &[u64], more: Value) -> Case {

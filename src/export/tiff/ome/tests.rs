@@ -1,7 +1,7 @@
 use super::super::super::described::{Coordinates, DescribedAxis, ImageChannel, ImageInfo};
 use super::super::super::testing;
 use super::*;
-use crate::zarr::metadata::ArrayMetadata;
+use zarrfs_format::metadata::ArrayMetadata;
 
 /// Returns bytes over time, channel, z, y and x.
 fn image() -> Described {

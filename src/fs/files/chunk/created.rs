@@ -1,11 +1,11 @@
 //! Tracks the chunk files that were created and are still open. Such a file exists before its chunk
 //! is stored.
 
-use crate::store::Key;
-use crate::util::memory::lock;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zarrfs_base::memory::lock;
+use zarrfs_store::Key;
 
 /// The chunk files of a mount that were created and are still open.
 #[derive(Default)]

@@ -2,15 +2,15 @@
 
 use crate::array::Array;
 use crate::cache::Ranges;
-use crate::error::Result;
-use crate::store::Version;
-use crate::util::memory::{self, Grant};
-use crate::util::spill_file::unnamed_file;
 use std::borrow::Cow;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use zarrfs_base::error::Result;
+use zarrfs_base::memory::{self, Grant};
+use zarrfs_base::spill_file::unnamed_file;
+use zarrfs_store::Version;
 
 /// Maximum size in bytes of a draft in memory, if there is memory to spare. Other drafts are in
 /// unnamed files.

@@ -5,14 +5,14 @@
 //! metadata are stored.
 
 use super::CompositeFile;
-use crate::error::{Error, Kind, Result};
 use crate::export::{Format, HeaderEdit, PartContent, VrtContent};
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::tree::Node;
 use crate::fs::{Change, Fs};
-use crate::store::Key;
-use crate::util::json::Value;
-use crate::util::memory::lock;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::json::Value;
+use zarrfs_base::memory::lock;
+use zarrfs_store::Key;
 
 /// Number of bytes of a file that are read first to find its header.
 const FIRST_READ: u64 = 64 << 10;

@@ -6,12 +6,12 @@
 
 use super::CompositeFile;
 use super::held::HeldWrites;
-use crate::error::{Error, Kind, Result};
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs};
-use crate::util::memory::lock;
 use std::sync::atomic::Ordering;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::lock;
 
 /// Maximum size of the file in bytes.
 const MAX_SIZE: u64 = i64::MAX as u64 - (1 << 40);

@@ -1,13 +1,13 @@
 //! Writes that are held back until it is clear what they mean: in memory, and beyond a few MiB in a
 //! file without a name. This module does not know what the bytes are.
 
-use crate::error::{Error, Result};
-use crate::util::memory::{self, Grant};
-use crate::util::spill_file::{SpillOptions, free_space, unnamed_file};
 use rustix::fs::MemfdFlags;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::{self, Grant};
+use zarrfs_base::spill_file::{SpillOptions, free_space, unnamed_file};
 
 /// Maximum bytes held in memory.
 const IN_MEMORY: u64 = 8 << 20;

@@ -3,14 +3,14 @@
 
 use super::{CompositeFile, FlatPart};
 use crate::cache::{FoundBytes, Wait};
-use crate::error::{Error, Result};
 use crate::export::ItemForm;
 use crate::fs::files::items::{another_array, packed, shown_items};
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs};
-use crate::util::memory::lock;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
 
 /// Maximum bytes of items that wait for their other part. A program that writes a file in blocks
 /// leaves one at a time.

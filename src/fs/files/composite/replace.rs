@@ -3,12 +3,12 @@
 
 use super::CompositeFile;
 use super::edit::refused;
-use crate::error::{Error, Result};
 use crate::export::{Moved, PartContent};
 use crate::fs::files::OpenFile;
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs};
-use crate::store::Key;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_store::Key;
 
 /// Bytes of a file with records that are read at a time.
 const BLOCK: u64 = 1 << 20;

@@ -5,15 +5,15 @@
 
 use crate::array::{Array, VersionTag};
 use crate::cache::{CachedRun, ChunkPart, DecodedPart, FoundBytes, Wait};
-use crate::error::{Error, Result};
 use crate::fs::Fs;
-use crate::zarr::codec::PartialDecode;
-use crate::zarr::grid::{Block, ChunkId};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_format::codec::PartialDecode;
+use zarrfs_format::grid::{Block, ChunkId};
 
 /// Maximum number of decoded parts held during a read: consecutive rows of the array cross the same
 /// chunks again and again.

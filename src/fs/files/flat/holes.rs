@@ -3,11 +3,11 @@
 //! each chunk of a vast grid.
 
 use crate::array::{Array, ArrayEntry, Opening};
-use crate::error::{Error, Result};
-use crate::util::memory::lock;
-use crate::zarr::grid::ChunkId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_format::grid::ChunkId;
 
 /// Maximum number of chunks looked up one by one before the store is listed instead.
 const PROBES: usize = 256;

@@ -1,0 +1,12 @@
+//! What every crate of zarrfs needs, and no Zarr: errors, counters and problems, JSON as Python
+//! reads and writes it, an account of memory, huge pages, temporary files for bytes that do not fit
+//! into memory, worker threads, and deflate. The crate knows neither stores nor arrays.
+
+pub mod deflate;
+pub mod error;
+pub mod huge_pages;
+pub mod json;
+pub mod memory;
+pub mod pool;
+pub mod spill_file;
+pub mod stats;

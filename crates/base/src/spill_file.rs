@@ -1,0 +1,188 @@
+//! Unnamed files for bytes that do not fit into memory. The system deletes such a file with its
+//! last user or with the process. The module does not know what the bytes mean.
+
+use crate::error::{Error, Result};
+use crate::memory::lock;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// `f_type` of file systems that keep their files in memory: tmpfs, ramfs.
+const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// The directory of spill files, and the maximum of their size.
+#[derive(Clone, Debug)]
+pub struct SpillOptions {
+    /// An existing directory.
+    pub directory: PathBuf,
+    /// Maximum size in bytes of one owner's spill files together; 0 turns them off.
+    pub limit: u64,
+}
+
+/// A file that grows as bytes are put into it. The disk blocks of dropped bytes are freed.
+pub struct SpillFile {
+    options: SpillOptions,
+    /// Protects the file and its sizes.
+    state: Mutex<SpillState>,
+}
+
+#[derive(Default)]
+struct SpillState {
+    /// `None` while it holds no bytes.
+    file: Option<Arc<File>>,
+    end: u64,
+    /// Number of bytes that are not dropped yet.
+    live: u64,
+}
+
+/// Bytes in a spill file.
+pub struct SpilledBytes {
+    owner: Arc<SpillFile>,
+    file: Arc<File>,
+    range: Range<u64>,
+}
+
+impl SpillFile {
+    /// Returns a spill file, which is opened when the first bytes are put.
+    pub fn new(options: SpillOptions) -> Arc<Self> {
+        Arc::new(SpillFile {
+            options,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Puts bytes into the file.
+    ///
+    /// # Errors
+    ///
+    /// Fails beyond the limit, if the bytes would take more than half of the free space, or if the
+    /// directory is in memory.
+    pub fn put(self: &Arc<Self>, bytes: &[u8]) -> Result<SpilledBytes> {
+        let SpillOptions { directory, limit } = &self.options;
+        let len = bytes.len() as u64;
+        if *limit > 0 && len > free_space(directory)? / 2 {
+            return Err(Error::system(libc::ENOSPC).context(directory.display()));
+        }
+        let (file, range) = {
+            let mut state = lock(&self.state);
+            if state.live.saturating_add(len) > *limit {
+                return Err(Error::system(libc::ENOSPC).context("the limit of spilled bytes"));
+            }
+            let file = match &state.file {
+                Some(file) => file.clone(),
+                None => state
+                    .file
+                    .insert(Arc::new(unnamed_file(directory)?))
+                    .clone(),
+            };
+            let start = state.end;
+            (state.end, state.live) = (start + len, state.live + len);
+            (file, start..start + len)
+        };
+        let spilled = SpilledBytes {
+            owner: self.clone(),
+            file,
+            range,
+        };
+        spilled
+            .file
+            .write_all_at(bytes, spilled.range.start)
+            .map_err(|e| Error::from(e).context(directory.display()))?;
+        Ok(spilled)
+    }
+}
+
+impl SpilledBytes {
+    /// Returns the file and the range of these bytes in it.
+    pub fn place(&self) -> (&File, Range<u64>) {
+        (&self.file, self.range.clone())
+    }
+
+    /// Returns the number of bytes.
+    pub fn size(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+impl Drop for SpilledBytes {
+    fn drop(&mut self) {
+        let mut state = lock(&self.owner.state);
+        state.live -= self.size();
+        if state.live == 0 {
+            *state = SpillState::default();
+            return;
+        }
+        drop(state);
+        // a file system without hole punching keeps the blocks until the file is closed
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let _ = rustix::fs::fallocate(&*self.file, flags, self.range.start, self.size());
+    }
+}
+
+/// Opens a new file without a name in `directory`.
+pub fn unnamed_file(directory: &Path) -> Result<File> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
+    Ok(opened
+        .map_err(|e| Error::from(e).context(directory.display()))?
+        .into())
+}
+
+/// Returns the number of free bytes in the file system of a directory for spill files.
+///
+/// # Errors
+///
+/// Fails if the file system keeps its files in memory.
+pub fn free_space(directory: &Path) -> Result<u64> {
+    let stat =
+        rustix::fs::statfs(directory).map_err(|e| Error::from(e).context(directory.display()))?;
+    if IN_MEMORY.contains(&(stat.f_type as i64)) {
+        return Err(Error::invalid("its files are kept in memory").context(directory.display()));
+    }
+    Ok(u64::try_from(stat.f_bsize)
+        .unwrap_or(0)
+        .saturating_mul(stat.f_bavail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_kept_until_they_are_dropped() {
+        let directory = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
+        let spill = SpillFile::new(SpillOptions {
+            directory: directory.path().into(),
+            limit: 10,
+        });
+        let Ok(first) = spill.put(&[1; 6]) else {
+            return;
+        }; // a tmpfs
+        let second = spill.put(&[2; 4]).unwrap();
+        assert!(spill.put(&[3]).is_err(), "the limit is for all");
+        let read = |bytes: &SpilledBytes| {
+            let (file, range) = bytes.place();
+            let mut out = vec![0; bytes.size() as usize];
+            file.read_exact_at(&mut out, range.start).unwrap();
+            out
+        };
+        assert_eq!((read(&first), read(&second)), (vec![1; 6], vec![2; 4]));
+        drop(first);
+        let third = spill.put(&[3; 6]).unwrap();
+        assert_eq!((read(&second), read(&third)), (vec![2; 4], vec![3; 6]));
+        drop((second, third));
+        assert_eq!(lock(&spill.state).end, 0);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert!(
+            SpillFile::new(SpillOptions {
+                directory: "/var/tmp".into(),
+                limit: 0
+            })
+            .put(&[1])
+            .is_err()
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! The compressor `lz4`: the size as a little-endian i32, then one LZ4 block (not the frame
+//! format). The decoder is that of the C library: blosc links it anyway, and it is fuzzed more than
+//! others.
+
+use super::streams::StreamError;
+use super::{Codec, CodecError, CodecResult, CodecSpec, encode_only};
+use std::ffi::{c_char, c_int};
+
+/// What is known of the compressor.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "lz4",
+    parameters: &["acceleration"],
+    build: |config, _| {
+        let acceleration = config.int("acceleration", 1, i64::from(i32::MIN), i64::from(i32::MAX));
+        // as in numcodecs, an acceleration below 1 counts as 1
+        let acceleration = encode_only(acceleration.map(|n| n.max(1) as i32));
+        Ok(Box::new(Lz4 { acceleration }))
+    },
+    v3_names: &["numcodecs.lz4", "lz4"],
+    defaults: r#"{"acceleration": 1}"#,
+    max_chunk: MAX_SIZE,
+    ..CodecSpec::BYTES
+};
+
+/// Maximum decoded size of an LZ4 block in bytes.
+const MAX_SIZE: usize = 0x7E00_0000;
+
+/// The compressor `{"id": "lz4", "acceleration": 1}`.
+pub struct Lz4 {
+    acceleration: CodecResult<i32>,
+}
+
+/// Decodes a whole block into the front of `out` and returns the number of bytes written. Returns
+/// `None` if it is damaged or decodes to more than `out` holds.
+pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Option<usize> {
+    let len = i32::try_from(block.len()).ok()?;
+    let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
+    // SAFETY: both pointers belong to slices at least as long as the lengths given, which the
+    // library stays within.
+    let made = unsafe {
+        lz4_sys::LZ4_decompress_safe(block.as_ptr().cast(), out.as_mut_ptr().cast(), len, room)
+    };
+    usize::try_from(made).ok()
+}
+
+unsafe extern "C" {
+    /// A function of the library that `lz4_sys` builds but does not declare.
+    fn LZ4_decompress_safe_partial(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        wanted: c_int,
+        dst_len: c_int,
+    ) -> c_int;
+}
+
+/// Decodes the first bytes of a block into `out` and returns the number of bytes written. It is
+/// less than `out` holds only if the block has no more bytes. Returns `None` if the bytes read are
+/// damaged.
+pub fn decompress_beginning(block: &[u8], out: &mut [u8]) -> Option<usize> {
+    let len = i32::try_from(block.len()).ok()?;
+    let room = i32::try_from(out.len()).ok()?;
+    let from = block.as_ptr().cast();
+    let to = out.as_mut_ptr().cast();
+    // SAFETY: both pointers belong to slices of the lengths given, which the library stays within.
+    let made = unsafe { LZ4_decompress_safe_partial(from, to, len, room, room) };
+    usize::try_from(made).ok()
+}
+
+/// Appends a block that holds `decoded`. Returns `None` if `decoded` is too long for a block.
+fn compress_block(decoded: &[u8], acceleration: i32, out: &mut Vec<u8>) -> Option<()> {
+    let len = i32::try_from(decoded.len())
+        .ok()
+        .filter(|_| decoded.len() <= MAX_SIZE)?;
+    // SAFETY: the call only computes.
+    let bound = unsafe { lz4_sys::LZ4_compressBound(len) };
+    out.reserve(usize::try_from(bound).ok()?);
+    let spare = out.spare_capacity_mut();
+    let room = i32::try_from(spare.len()).unwrap_or(i32::MAX);
+    let input = decoded.as_ptr().cast();
+    let output = spare.as_mut_ptr().cast();
+    // SAFETY: the pointers belong to slices at least as long as the lengths given.
+    let made = unsafe { lz4_sys::LZ4_compress_fast(input, output, len, room, acceleration) };
+    let made = usize::try_from(made).ok().filter(|n| *n > 0)?;
+    // SAFETY: the library has written `made` bytes after the current length, within the capacity.
+    unsafe { out.set_len(out.len() + made) };
+    Some(())
+}
+
+/// Decodes the block and checks its decoded size.
+fn decompress(encoded: &[u8], out: &mut [u8]) -> Result<usize, StreamError> {
+    let (size, block) = encoded.split_first_chunk().ok_or(StreamError::CutShort)?;
+    let size = usize::try_from(i32::from_le_bytes(*size))
+        .map_err(|_| StreamError::Invalid("the size is negative"))?;
+    let out = out.get_mut(..size).ok_or(StreamError::TooLong)?;
+    match decompress_block(block, out) {
+        Some(made) if made == size => Ok(size),
+        Some(_) => Err(StreamError::Invalid("the block doesn't fill its size")),
+        None => Err(StreamError::Invalid("damaged or cut short")),
+    }
+}
+
+impl Codec for Lz4 {
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
+        decompress(encoded, out).map_err(|e| e.into_codec_error("lz4", encoded.len(), out.len()))
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
+        out.extend((decoded.len() as u32).to_le_bytes());
+        compress_block(decoded, self.acceleration.clone()?, out).ok_or_else(|| {
+            CodecError(format!(
+                "lz4: can't hold {} bytes, at most {MAX_SIZE}",
+                decoded.len()
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::codec::compressor_testing::*;
+
+    /// `LZ4().encode(b"hello hello hello hello")`.
+    const GOLDEN: &str = "170000006868656c6c6f2006005068656c6c6f";
+    const TEXT: &[u8] = b"hello hello hello hello";
+
+    #[test]
+    fn round_trips() {
+        for acceleration in [-1, 1, 17, 70_000] {
+            round_trip(&*codec(
+                &format!(r#"{{"id": "lz4", "acceleration": {acceleration}}}"#),
+                1,
+            ));
+        }
+    }
+
+    #[test]
+    fn blocks_of_numcodecs_are_decoded() {
+        let lz4 = codec(r#"{"id": "lz4"}"#, 1);
+        assert_eq!(encoded(&*lz4, TEXT), hex(GOLDEN));
+        assert_eq!(decoded(&*lz4, &hex(GOLDEN), 23).unwrap(), TEXT);
+        assert_eq!(
+            decoded(&*lz4, &hex(GOLDEN), 22).unwrap_err().0,
+            "lz4: holds more than 22 bytes"
+        );
+    }
+
+    #[test]
+    fn damaged_blocks_are_errors() {
+        let lz4 = codec(r#"{"id": "lz4"}"#, 1);
+        hostile(&*lz4, &sample(100));
+        for bad in ["", "ffffffff00", "00000000 0000", "17000000", "01000000 00"] {
+            assert!(decoded(&*lz4, &hex(bad), 23).is_err(), "{bad}");
+        }
+        refused(r#"{"id": "lz4", "level": 1}"#);
+    }
+}

@@ -1,0 +1,395 @@
+//! The compressor `zstd`: a sequence of Zstandard frames, which may include skippable frames. The
+//! decoder reads more than numcodecs 0.15: frames without a content size, several frames, and empty
+//! frames. It refuses the formats before zstd 1.0, whose decoders in the library are no longer
+//! tested.
+
+use super::spec::is_plain;
+use super::streams::StreamError;
+use super::v3::{check_int, plain};
+use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
+use std::cell::RefCell;
+use zarrfs_base::error::Result;
+use zstd_safe::zstd_sys::ZSTD_ErrorCode;
+use zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+
+/// What is known of the compressor.
+pub const SPEC: CodecSpec = CodecSpec {
+    id: "zstd",
+    parameters: &["level", "checksum"],
+    build: |config, _| Ok(Box::new(Zstd::new(config)?)),
+    v3_names: &["zstd", "numcodecs.zstd"],
+    parse: |spec, codec, _| {
+        if codec.name == "zstd" {
+            check_int(codec, "level", -131_072, 22)?;
+        }
+        plain(spec, codec).map(Some)
+    },
+    spell: Some(|configuration, _| {
+        configuration.entry("level").or_insert(0.into());
+        configuration.entry("checksum").or_insert(false.into());
+    }),
+    defaults: r#"{"level": 1}"#,
+    accepts: |_, name, value| Ok(is_plain(value) || name == "checksum" && value.is_boolean()),
+    ..CodecSpec::BYTES
+};
+
+/// The compressor `{"id": "zstd", "level": 0, "checksum": false}`.
+pub struct Zstd {
+    level: CodecResult<i32>,
+    checksum: CodecResult<bool>,
+}
+
+impl Zstd {
+    /// Creates the compressor from its parameters. A level above the highest counts as the highest,
+    /// as in numcodecs.
+    pub fn new(config: &CodecConfig) -> Result<Self> {
+        let level = config.int("level", 0, -131_072, i64::MAX);
+        let level = encode_only(level.map(|n| n.min(i64::from(zstd_safe::max_c_level())) as i32));
+        let checksum = match config.get("checksum") {
+            None => Ok(false),
+            Some(value) => value
+                .as_bool()
+                .ok_or_else(|| config.invalid("checksum", "is neither true nor false")),
+        };
+        Ok(Zstd {
+            level,
+            checksum: encode_only(checksum),
+        })
+    }
+}
+
+thread_local! {
+    static DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+    static BEGINNING_DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+    static ENCODER: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
+}
+
+/// The first four bytes of a frame, as a little-endian number.
+const MAGIC: u32 = 0xFD2F_B528;
+
+/// Decodes every frame of `encoded` into the front of `out` and returns the number of bytes
+/// written.
+pub fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
+    if encoded.is_empty() {
+        return Err(StreamError::CutShort);
+    }
+    let mut rest = encoded;
+    let mut written = 0;
+    while !rest.is_empty() {
+        let magic = rest
+            .first_chunk()
+            .map(|b| u32::from_le_bytes(*b))
+            .ok_or(StreamError::CutShort)?;
+        let is_skippable = magic & 0xFFFF_FFF0 == 0x184D_2A50;
+        if magic != MAGIC && !is_skippable {
+            return Err(StreamError::Invalid("no zstd frame"));
+        }
+        let size = zstd_safe::find_frame_compressed_size(rest).map_err(stream_error)?;
+        let (frame, next) = rest.split_at_checked(size).ok_or(StreamError::CutShort)?;
+        rest = next;
+        if !is_skippable {
+            written += decompress_frame(frame, &mut out[written..])?;
+        }
+    }
+    Ok(written)
+}
+
+fn decompress_frame(frame: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
+    DECODER.with_borrow_mut(|kept| {
+        if kept.is_none() {
+            *kept = DCtx::try_create();
+        }
+        let decoder = kept.as_mut().ok_or(StreamError::Invalid("out of memory"))?;
+        decoder.decompress(out, frame).map_err(stream_error)
+    })
+}
+
+/// Number of encoded bytes that are decoded at a time of a frame whose end is not needed.
+const STEP: usize = 16 << 10;
+
+/// Maximum size in bytes of a frame's header.
+const MAX_HEADER: usize = 18;
+
+/// A value that is one frame with a known size and no checksum. Its beginning can be decoded alone.
+/// zarrfs shows no byte of a frame with a checksum before it has verified the checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZstdFrame {
+    /// Size of the decoded value in bytes.
+    nbytes: usize,
+    /// Size of the encoded value in bytes.
+    cbytes: usize,
+}
+
+impl ZstdFrame {
+    /// Maximum decoded size of a block of a frame in bytes. Decoding ends between two blocks.
+    pub const BLOCK: usize = 128 << 10;
+
+    /// Returns the frame at the start of a value of `len` bytes, of which `encoded` are the first
+    /// ones; `None` if the value is no such frame.
+    pub fn parse(encoded: &[u8], len: usize) -> Option<Self> {
+        let encoded = encoded.get(..MAX_HEADER.min(len))?;
+        let magic = encoded.first_chunk()?;
+        let descriptor = encoded.get(4)?;
+        let has_checksum = descriptor & 0x04 != 0;
+        if u32::from_le_bytes(*magic) != MAGIC || has_checksum {
+            return None;
+        }
+        let nbytes = zstd_safe::get_frame_content_size(encoded).ok().flatten()?;
+        Some(ZstdFrame {
+            nbytes: usize::try_from(nbytes).ok()?,
+            cbytes: len,
+        })
+    }
+
+    /// Returns the size of the decoded value in bytes.
+    pub fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// Returns the size of the encoded value in bytes.
+    pub fn cbytes(&self) -> usize {
+        self.cbytes
+    }
+
+    /// Returns the number of bytes that [`ZstdFrame::decode_beginning`] should decode for a reader
+    /// of the first `len` bytes.
+    pub fn decoded_len(&self, len: usize) -> usize {
+        len.min(self.nbytes)
+            .next_multiple_of(Self::BLOCK)
+            .min(self.nbytes)
+    }
+
+    /// Decodes at least the first `len` bytes of the value into `out`, which has room for all of
+    /// them.
+    pub fn decode_beginning(&self, encoded: &[u8], len: usize, out: &mut [u8]) -> CodecResult<()> {
+        let room = out.len();
+        let done = BEGINNING_DECODER.with_borrow_mut(|kept| {
+            if kept.is_none() {
+                *kept = DCtx::try_create();
+            }
+            let decoder = kept.as_mut().ok_or(StreamError::Invalid("out of memory"))?;
+            decoder
+                .reset(ResetDirective::SessionOnly)
+                .map_err(stream_error)?;
+            // the decoder would otherwise allocate memory for a second copy of the value
+            decoder
+                .set_parameter(DParameter::StableOutBuffer(true))
+                .map_err(stream_error)?;
+            let mut output = OutBuffer::around(out);
+            let mut left = encoded;
+            while output.pos() < len {
+                let mut input = InBuffer::around(&left[..left.len().min(STEP)]);
+                let hint = decoder
+                    .decompress_stream(&mut output, &mut input)
+                    .map_err(stream_error)?;
+                left = &left[input.pos()..];
+                if output.pos() < len && (hint == 0 || left.is_empty()) {
+                    return Err(StreamError::CutShort);
+                }
+            }
+            Ok(())
+        });
+        done.map_err(|e: StreamError| e.into_codec_error("zstd", encoded.len(), room))
+    }
+}
+
+/// Returns the stream error for an error code of the library.
+fn stream_error(code: zstd_safe::ErrorCode) -> StreamError {
+    const TOO_SMALL: usize = ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize;
+    const WRONG_SIZE: usize = ZSTD_ErrorCode::ZSTD_error_srcSize_wrong as usize;
+    const WRONG_CHECKSUM: usize = ZSTD_ErrorCode::ZSTD_error_checksum_wrong as usize;
+    const WRONG_DICTIONARY: usize = ZSTD_ErrorCode::ZSTD_error_dictionary_wrong as usize;
+    // the library returns its codes negated
+    match code.wrapping_neg() {
+        TOO_SMALL => StreamError::TooLong,
+        WRONG_SIZE => StreamError::CutShort,
+        WRONG_CHECKSUM => StreamError::Invalid("the checksum is wrong"),
+        WRONG_DICTIONARY => StreamError::Invalid("needs a dictionary"),
+        _ => StreamError::Invalid("damaged"),
+    }
+}
+
+impl Codec for Zstd {
+    fn partial_decode(&self) -> PartialDecode {
+        PartialDecode::Zstd
+    }
+
+    fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
+        decompress(encoded, out).map_err(|e| e.into_codec_error("zstd", encoded.len(), out.len()))
+    }
+
+    fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
+        let level = self.level.clone()?;
+        let checksum = self.checksum.clone()?;
+        ENCODER.with_borrow_mut(|kept| {
+            if kept.is_none() {
+                *kept = CCtx::try_create();
+            }
+            let encoder = kept
+                .as_mut()
+                .ok_or_else(|| CodecError::new("zstd: out of memory"))?;
+            out.reserve(zstd_safe::compress_bound(decoded.len()));
+            let done = encoder
+                .set_parameter(CParameter::CompressionLevel(level))
+                .and_then(|_| encoder.set_parameter(CParameter::ChecksumFlag(checksum)))
+                .and_then(|_| encoder.compress2(out, decoded));
+            done.map(|_| ()).map_err(|code| {
+                *kept = None; // an error may leave the context in any state
+                CodecError(format!("zstd: {}", zstd_safe::get_error_name(code)))
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ZstdFrame, decompress};
+    use crate::codec::compressor_testing::*;
+    use proptest::prelude::*;
+
+    /// `Zstd(1).encode(b"hello hello hello hello")`, without and with a checksum.
+    const GOLDEN: [&str; 2] = [
+        "28b52ffd20176500003068656c6c6f200100994b11",
+        "28b52ffd24176500003068656c6c6f200100994b11175eae0d",
+    ];
+    const TEXT: &[u8] = b"hello hello hello hello";
+
+    #[test]
+    fn round_trips() {
+        for level in [-100, 0, 1, 3, 30] {
+            round_trip(&*codec(
+                &format!(r#"{{"id": "zstd", "level": {level}, "checksum": false}}"#),
+                1,
+            ));
+        }
+        round_trip(&*codec(r#"{"id": "zstd", "checksum": true}"#, 1));
+    }
+
+    #[test]
+    fn frames_of_numcodecs_are_decoded() {
+        for (bytes, checksum) in GOLDEN.into_iter().zip(["false", "true"]) {
+            let zstd = codec(
+                &format!(r#"{{"id": "zstd", "level": 1, "checksum": {checksum}}}"#),
+                1,
+            );
+            assert_eq!(encoded(&*zstd, TEXT), hex(bytes));
+            assert_eq!(decoded(&*zstd, &hex(bytes), 23).unwrap(), TEXT);
+        }
+    }
+
+    #[test]
+    fn all_kinds_of_frames_are_decoded() {
+        let one = hex(GOLDEN[0]);
+        let skippable = hex("5a2a4d18 03000000 aabbcc");
+        // a frame without a content size, as a stream makes it
+        let unsized_one = hex("28b52ffd 0058 b9000068656c6c6f2068656c6c6f2068656c6c6f2068656c6c6f");
+        let mut out = [0; 69];
+        let all = [&skippable[..], &one, &skippable, &unsized_one, &one].concat();
+        assert_eq!(decompress(&all, &mut out).unwrap(), 69);
+        assert_eq!(out.to_vec(), TEXT.repeat(3));
+        let zstd = codec(r#"{"id": "zstd"}"#, 1);
+        assert_eq!(
+            decoded(&*zstd, &all, 68).unwrap_err().0,
+            "zstd: holds more than 68 bytes"
+        );
+        assert_eq!(
+            decoded(&*zstd, &all[..all.len() - 1], 69).unwrap_err().0,
+            "zstd: cut short, 95 bytes"
+        );
+        assert_eq!(
+            decoded(&*zstd, &[&one[..], b"junk"].concat(), 23)
+                .unwrap_err()
+                .0,
+            "zstd: no zstd frame, 25 bytes"
+        );
+        assert!(decoded(&*zstd, &[], 23).is_err());
+        // zstd 0.7
+        assert_eq!(
+            decoded(&*zstd, &hex("27b52ffd00000000"), 23).unwrap_err().0,
+            "zstd: no zstd frame, 8 bytes"
+        );
+        let mut wrong = hex(GOLDEN[1]);
+        *wrong.last_mut().unwrap() ^= 1;
+        assert_eq!(
+            decoded(&*zstd, &wrong, 23).unwrap_err().0,
+            "zstd: the checksum is wrong, 25 bytes"
+        );
+    }
+
+    #[test]
+    fn damaged_frames_are_errors() {
+        let zstd = codec(r#"{"id": "zstd"}"#, 1);
+        hostile(&*zstd, &sample(100));
+        assert!(decoded(&*zstd, &encoded(&*zstd, &vec![0; 10 << 20]), 100).is_err());
+        only_decodes(r#"{"id": "zstd", "checksum": 1}"#);
+        only_decodes(r#"{"id": "zstd", "level": -131073}"#);
+    }
+
+    /// Returns `len` bytes with runs that repeat.
+    fn value(len: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed | 1;
+        std::iter::repeat_with(|| {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            std::iter::repeat_n((state >> 60) as u8, 1 + (state >> 32) as usize % 40)
+        })
+        .flatten()
+        .take(len)
+        .collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// The beginning of a frame decodes to the beginning of the value, and no damage is more
+        /// than an error.
+        #[test]
+        fn a_beginning_decodes_to_the_beginning_of_the_value(
+            size in prop_oneof![0..5000usize, 0..600_000usize],
+            len in any::<proptest::sample::Index>(),
+            (seed, level) in (any::<u64>(), -5..10),
+            (damage, cut) in (any::<proptest::sample::Index>(), any::<proptest::sample::Index>()),
+        ) {
+            let value = value(size, seed);
+            let len = len.index(size + 1);
+            let zstd = codec(&format!(r#"{{"id": "zstd", "level": {level}, "checksum": false}}"#), 1);
+            let mut frame = encoded(&*zstd, &value);
+            let header = ZstdFrame::parse(&frame, frame.len()).unwrap();
+            prop_assert_eq!((header.nbytes(), header.cbytes()), (size, frame.len()));
+            let len = header.decoded_len(len);
+            let mut out = vec![7; size];
+            header.decode_beginning(&frame, len, &mut out).unwrap();
+            prop_assert!(out[..len] == value[..len]);
+            if let Err(e) = header.decode_beginning(&frame[..cut.index(frame.len())], size, &mut out) {
+                prop_assert!(e.0.starts_with("zstd: "), "{}", e.0);
+            } else {
+                prop_assert!(size == 0);
+            }
+            let at = damage.index(frame.len());
+            frame[at] ^= 1 << (seed % 8);
+            if let Some(header) = ZstdFrame::parse(&frame, frame.len()).filter(|header| header.nbytes() == size) {
+                let _ = header.decode_beginning(&frame, len, &mut out);
+            }
+        }
+    }
+
+    #[test]
+    fn only_frames_without_a_checksum_have_beginnings() {
+        let [plain, checked] = GOLDEN.map(hex);
+        assert!(ZstdFrame::parse(&plain, plain.len()).is_some_and(|frame| frame.nbytes() == 23));
+        assert_eq!(ZstdFrame::parse(&checked, checked.len()), None);
+        let mut unsized_frame = Vec::new();
+        // a frame of an empty last block, without a content size
+        unsized_frame.extend(hex("28b52ffd0058010000"));
+        assert_eq!(ZstdFrame::parse(&unsized_frame, unsized_frame.len()), None);
+        for len in 0..plain.len() {
+            let _ = ZstdFrame::parse(&plain[..len], len);
+        }
+        assert_eq!(
+            ZstdFrame::parse(&hex("502a4d1800000000"), 8),
+            None,
+            "a skippable frame"
+        );
+    }
+}

@@ -1,0 +1,429 @@
+//! The codecs of one array in sequence: filters, then compressor, as zarr-python's `_encode_chunk`
+//! applies them, and in reverse for decoding. The pipeline knows a bound for every intermediate
+//! result. So no codec writes more than expected, and decoding takes no more memory than one chunk
+//! may, whatever filters a document names.
+
+use crate::codec::{Codec, CodecConfig, ItemTypes, PartialDecode, Size, build, spec_of};
+use crate::metadata::ArrayMetadata;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json::Value;
+use zarrfs_base::memory;
+
+/// Maximum size in bytes of a chunk of encoded objects, which the metadata do not bound.
+const MAX_OBJECT_CHUNK: usize = 256 << 20;
+
+/// Maximum size of an intermediate result in bytes: that of a decoded chunk.
+const MAX_INTERMEDIATE: usize = (1 << 31) - 1;
+
+/// Number of bytes by which another encoder's output may exceed twice the bound of this crate's
+/// encoder.
+const SLACK: usize = 1 << 16;
+
+thread_local! {
+    /// Two buffers for intermediate results, kept for the next chunk unless they are large.
+    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// The codecs of an array, ready to use.
+///
+/// ```
+/// use zarrfs_format::metadata::ArrayMetadata;
+/// use zarrfs_format::pipeline::Pipeline;
+///
+/// let metadata = ArrayMetadata::parse(br#"{"zarr_format": 2, "shape": [4], "chunks": [4], "dtype": "<i2", "order": "C",
+///     "fill_value": 0, "compressor": {"id": "zlib", "level": 1}, "filters": null}"#)?;
+/// let pipeline = Pipeline::new(&metadata, 8)?;
+/// let (mut stored, mut decoded) = (Vec::new(), Vec::new());
+/// pipeline.encode(&[1, 0, 2, 0, 3, 0, 4, 0], &mut stored)?;
+/// pipeline.decode(&stored, &mut decoded)?;
+/// assert_eq!(decoded, [1, 0, 2, 0, 3, 0, 4, 0]);
+/// # Ok::<(), zarrfs_base::error::Error>(())
+/// ```
+pub struct Pipeline {
+    /// The codecs in the order of encoding.
+    steps: Vec<Box<dyn Codec>>,
+    /// `sizes[i]` is the size of the input of `steps[i]` when encoding; the last one is the stored
+    /// size.
+    sizes: Vec<Size>,
+}
+
+impl Pipeline {
+    /// Creates the pipeline of `meta` for decoded chunks of `chunk_size` bytes. It leaves out an
+    /// object codec: a decoded chunk of objects is the output of that codec.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`build`], and [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if an
+    /// intermediate result may be too large.
+    pub fn new(meta: &ArrayMetadata, chunk_size: usize) -> Result<Self> {
+        Self::with_filters(meta, &meta.filters, chunk_size)
+    }
+
+    /// Creates a pipeline like [`Pipeline::new`], with other filters than those of the largest
+    /// chunk.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::new`].
+    pub fn with_filters(
+        meta: &ArrayMetadata,
+        filters: &[CodecConfig],
+        chunk_size: usize,
+    ) -> Result<Self> {
+        let kept = usize::from(meta.object_codec().is_some());
+        let (size, itemsize) = if meta.has_objects() {
+            (Size::AtMost(MAX_OBJECT_CHUNK), 1)
+        } else {
+            (Size::Exact(chunk_size), meta.dtype.size())
+        };
+        let configs = filters.iter().skip(kept).chain(&meta.compressor);
+        Self::of(
+            configs,
+            (size, itemsize),
+            Some(&meta.dtype_json),
+            chunk_size,
+        )
+    }
+
+    /// Creates a pipeline for opaque values of at most `bound` bytes.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::new`].
+    pub fn of_bytes(configs: &[CodecConfig], bound: usize) -> Result<Self> {
+        Self::of(configs.iter(), (Size::AtMost(bound), 1), None, bound)
+    }
+
+    /// Creates a pipeline for values of exactly `size` bytes, in items of `itemsize` bytes, whose
+    /// encoding also has an exact size.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::new`], and [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for a
+    /// codec without a fixed size.
+    pub fn of_exact_bytes(configs: &[CodecConfig], size: usize, itemsize: usize) -> Result<Self> {
+        let pipeline = Self::of(configs.iter(), (Size::Exact(size), itemsize), None, size)?;
+        if pipeline
+            .sizes
+            .iter()
+            .all(|size| matches!(size, Size::Exact(_)))
+        {
+            Ok(pipeline)
+        } else {
+            Err(Error::damaged("a codec has no fixed size"))
+        }
+    }
+
+    /// Creates a pipeline for values of a size and item size in bytes, and of a dtype that the
+    /// codecs may need.
+    fn of<'a>(
+        configs: impl Iterator<Item = &'a CodecConfig>,
+        (mut size, mut itemsize): (Size, usize),
+        mut dtype: Option<&'a Value>,
+        chunk_size: usize,
+    ) -> Result<Self> {
+        let mut steps = Vec::new();
+        let mut sizes = vec![size];
+        for config in configs {
+            let codec = build(&with_dtype(config, dtype), itemsize)?;
+            dtype = encoded_dtype(config, dtype);
+            itemsize = codec.encoded_itemsize();
+            size = match (size, codec.encoded_size(size.max())) {
+                (Size::Exact(_), size) => size,
+                (Size::AtMost(_), size) => Size::AtMost(size.max()),
+            };
+            if size.max() > MAX_INTERMEDIATE && size.max() > room(chunk_size) {
+                let why = format!(
+                    "codec {:?} makes {} bytes of a chunk of {chunk_size}",
+                    config.id,
+                    size.max()
+                );
+                return Err(Error::unsupported(format!(
+                    "{why}, more than {MAX_INTERMEDIATE}"
+                )));
+            }
+            sizes.push(size);
+            steps.push(codec);
+        }
+        Ok(Pipeline { steps, sizes })
+    }
+
+    /// Returns whether chunks are stored decoded.
+    pub fn is_identity(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Returns whether stored chunks can be told from decoded ones, by their size or by what a
+    /// compressor checks.
+    pub fn is_recognizable(&self) -> bool {
+        self.sizes.first() != self.sizes.last()
+    }
+
+    /// Returns whether every chunk that can be encoded decodes to the same bytes.
+    pub fn is_lossless(&self) -> bool {
+        self.steps.iter().all(|step| step.is_lossless())
+    }
+
+    /// Returns the way to decode a part of a chunk.
+    pub fn partial_decode(&self) -> PartialDecode {
+        match self.steps.as_slice() {
+            [] => PartialDecode::Plain,
+            [step] => step.partial_decode(),
+            _ => PartialDecode::No,
+        }
+    }
+
+    /// Returns the memory in bytes for intermediate results while a chunk is decoded or encoded:
+    /// two buffers at a time.
+    pub fn scratch(&self) -> usize {
+        let between = self.sizes.get(1..self.steps.len()).unwrap_or_default();
+        let mut largest = [0; 2];
+        for (i, size) in between.iter().enumerate() {
+            largest[i % 2] = size.max().max(largest[i % 2]);
+        }
+        largest[0].saturating_add(largest[1])
+    }
+
+    /// Returns the maximum size in bytes of a chunk that this crate encodes.
+    pub fn max_encoded(&self) -> u64 {
+        self.sizes.last().map_or(0, |size| size.max() as u64)
+    }
+
+    /// Returns the maximum size of a stored chunk in bytes.
+    pub fn max_stored(&self) -> u64 {
+        match self.sizes.last() {
+            Some(Size::Exact(n)) => *n as u64,
+            Some(Size::AtMost(n)) => room(*n) as u64,
+            None => 0,
+        }
+    }
+
+    /// Checks that a stored chunk may have `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if it may not.
+    pub fn check_stored_size(&self, len: u64) -> Result<()> {
+        let decoded = self.sizes[0].max();
+        match self.sizes.last() {
+            Some(Size::Exact(n)) if len != *n as u64 => {
+                Err(Error::damaged(format!("{len} bytes, it must have {n}")))
+            }
+            _ if len == 0 && decoded > 0 => Err(Error::damaged("empty")),
+            _ if len > self.max_stored() => Err(Error::damaged(format!(
+                "{len} bytes, more than the {} it may have",
+                self.max_stored()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decodes a stored chunk into `decoded`, whose contents are replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the chunk is damaged, and ENOMEM if there
+    /// is not enough memory.
+    pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
+        self.decode_within(stored, decoded, memory::available_for_chunk())
+    }
+
+    /// Decodes as [`Pipeline::decode`] does, with at most `room` bytes of memory for the decoded
+    /// chunk and intermediate results.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::decode`].
+    pub fn decode_within(&self, stored: &[u8], decoded: &mut Vec<u8>, room: usize) -> Result<()> {
+        with_scratch(|a, b| self.decode_steps(stored, decoded, a, b, room))?;
+        if self.is_identity() {
+            memory::reserve(decoded, stored.len())?;
+            decoded.extend_from_slice(stored);
+        }
+        self.check_size(decoded.len())
+    }
+
+    /// Applies the steps in reverse. The last one decodes into `decoded`, the others into `input`
+    /// and `other` in turn.
+    fn decode_steps<'a>(
+        &self,
+        stored: &[u8],
+        decoded: &mut Vec<u8>,
+        mut input: &'a mut Vec<u8>,
+        mut other: &'a mut Vec<u8>,
+        room: usize,
+    ) -> Result<()> {
+        for (i, step) in self.steps.iter().enumerate().rev() {
+            let left = room.saturating_sub(input.capacity());
+            let from = if i + 1 == self.steps.len() {
+                stored
+            } else {
+                input.as_slice()
+            };
+            let to = if i == 0 { &mut *decoded } else { &mut *other };
+            decode_step(step.as_ref(), from, self.sizes[i], to, left)?;
+            std::mem::swap(&mut input, &mut other);
+        }
+        Ok(())
+    }
+
+    /// Checks that a decoded chunk may have `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if it may not.
+    pub fn check_size(&self, len: usize) -> Result<()> {
+        match self.sizes[0] {
+            Size::Exact(n) if n != len => Err(Error::damaged(format!(
+                "decoded to {len} bytes, the chunk has {n}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Encodes a decoded chunk into `stored`, whose contents are replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if a codec cannot encode these bytes, or
+    /// cannot encode with its parameters.
+    pub fn encode(&self, decoded: &[u8], stored: &mut Vec<u8>) -> Result<()> {
+        if self.is_identity() {
+            memory::reserve(stored, decoded.len())?;
+            stored.extend_from_slice(decoded);
+            return Ok(());
+        }
+        memory::check_chunk(decoded.len().saturating_add(self.scratch()))?;
+        with_scratch(|a, b| self.encode_steps(decoded, stored, a, b))
+    }
+
+    /// Checks that a chunk of `chunk_size` bytes can be encoded. It tries one item of zeros, then,
+    /// for codecs that need more than an item, a whole chunk.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::encode`].
+    pub fn check_encodes(&self, itemsize: usize, chunk_size: usize) -> Result<()> {
+        let mut stored = Vec::new();
+        self.encode(&memory::zeroed(itemsize)?, &mut stored)
+            .or_else(|_| self.encode(&memory::zeroed(chunk_size)?, &mut stored))
+    }
+
+    /// Applies the steps. The last one encodes into `stored`, the others into `input` and `other`
+    /// in turn.
+    fn encode_steps<'a>(
+        &self,
+        decoded: &[u8],
+        stored: &mut Vec<u8>,
+        mut input: &'a mut Vec<u8>,
+        mut other: &'a mut Vec<u8>,
+    ) -> Result<()> {
+        for (i, step) in self.steps.iter().enumerate() {
+            let from = if i == 0 { decoded } else { input.as_slice() };
+            let to = if i + 1 == self.steps.len() {
+                &mut *stored
+            } else {
+                &mut *other
+            };
+            // reserves for the largest output; memory that the codec does not need is never touched
+            memory::reserve(
+                to,
+                step.encoded_size(from.len()).max().min(room(from.len())),
+            )?;
+            step.encode(from, to).map_err(|e| Error::invalid(e.0))?;
+            std::mem::swap(&mut input, &mut other);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the types of the items that a codec decodes and encodes.
+fn item_types(config: &CodecConfig) -> ItemTypes {
+    spec_of(&config.id).map_or(ItemTypes::Bytes, |spec| spec.items)
+}
+
+/// Returns `config`. A codec that needs the dtype of its items but does not state it gets `dtype`.
+fn with_dtype<'a>(config: &'a CodecConfig, dtype: Option<&Value>) -> Cow<'a, CodecConfig> {
+    match (item_types(config), dtype) {
+        (ItemTypes::Numbers, Some(dtype)) if config.get("dtype").is_none() => {
+            Cow::Owned(config.clone().with("dtype", dtype.clone()))
+        }
+        _ => Cow::Borrowed(config),
+    }
+}
+
+/// Returns the dtype of the items into which the codec `config` encodes items of type `dtype`, or
+/// `None` for bytes.
+fn encoded_dtype<'a>(config: &'a CodecConfig, dtype: Option<&'a Value>) -> Option<&'a Value> {
+    match item_types(config) {
+        ItemTypes::Stated { decoded, encoded } => config.get(encoded).or(config.get(decoded)),
+        ItemTypes::Kept => dtype,
+        _ => None,
+    }
+}
+
+/// Calls `work` with this thread's two buffers for intermediate results.
+fn with_scratch<T>(work: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> T) -> T {
+    SCRATCH.with_borrow_mut(|(a, b)| {
+        let done = work(a, b);
+        memory::release(a);
+        memory::release(b);
+        done
+    })
+}
+
+/// Returns the maximum size of an encoding by another program, where this crate's encoder needs at
+/// most `n` bytes.
+fn room(n: usize) -> usize {
+    n.saturating_add(n).saturating_add(SLACK)
+}
+
+/// Decodes one step, whose output has the size `size`, into `to`, with at most `left` bytes of
+/// memory.
+fn decode_step(
+    codec: &dyn Codec,
+    from: &[u8],
+    size: Size,
+    to: &mut Vec<u8>,
+    left: usize,
+) -> Result<()> {
+    let wanted = match size {
+        Size::Exact(n) => n,
+        Size::AtMost(n) => room(n),
+    };
+    let len = match size {
+        Size::Exact(_) if wanted > left => return memory::check_chunk(wanted.max(left + 1)),
+        _ => wanted.min(left),
+    };
+    match size {
+        Size::Exact(_) => memory::resize_populated(to, len)?,
+        Size::AtMost(_) => memory::resize(to, len)?,
+    }
+    let n = codec.decode(from, to).map_err(|e| {
+        if len < wanted {
+            Error::damaged(format!(
+                "{}; there is memory for {len}: mount with a larger --cache-size",
+                e.0
+            ))
+        } else {
+            Error::damaged(e.0)
+        }
+    })?;
+    match size {
+        Size::Exact(_) if n == len => Ok(()),
+        Size::Exact(_) => Err(Error::damaged(format!(
+            "decoded to {n} bytes where {len} are expected"
+        ))),
+        Size::AtMost(_) => {
+            to.truncate(n);
+            // a chunk of objects stays in memory and should not keep the reserved memory that it
+            // did not need
+            if to.capacity() > 2 * n + SLACK {
+                to.shrink_to_fit();
+            }
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Failures of connections: which of them no retry can mend, and what to do about them. This module
+//! sends nothing.
+
+use super::request_error::Cause;
+use hyper_util::client::proxy::matcher::Matcher;
+use reqwest::Url;
+use rustls::{AlertDescription, CertificateError};
+use std::env;
+use std::error::Error;
+use std::io;
+use std::path::Path;
+
+/// Variables that name the certificates of trusted issuers.
+const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+
+/// What the first line of a certificate in a file begins with.
+const PEM: &[u8] = b"-----BEGIN ";
+
+/// What the error of hyper-util says if a proxy answers CONNECT with status 407. The type of that
+/// error is private.
+const LACKS_PASSWORD: &str = "proxy authorization required";
+
+/// Returns the cause for a request to `url` that failed before its answer. `certificates` is the
+/// result of [`lack_of_certificates`].
+pub(super) fn cause_of(error: &reqwest::Error, url: &Url, certificates: Option<&str>) -> Cause {
+    if let Some(why) = find::<rustls::Error>(error).and_then(|e| refusal(e, certificates)) {
+        return Cause::Unusable(why);
+    }
+    let text = text_of(error);
+    if !error.is_connect() {
+        return Cause::Broken(text);
+    }
+    if text.contains(LACKS_PASSWORD) {
+        return refusal_of_proxy(url);
+    }
+    Cause::Unreachable(match proxy_for(url) {
+        Some(proxy) => {
+            format!("{text}; through the proxy {proxy} (HTTP_PROXY, HTTPS_PROXY or ALL_PROXY)")
+        }
+        None => text,
+    })
+}
+
+/// Returns the cause for a request to `url` that a proxy refused with status 407.
+pub(super) fn refusal_of_proxy(url: &Url) -> Cause {
+    let proxy = proxy_for(url).unwrap_or_default();
+    Cause::Unusable(format!(
+        "the proxy {proxy} requires a user and a password; add them to its URL"
+    ))
+}
+
+/// Returns the proxy that the environment names for requests to `url`, without its password.
+fn proxy_for(url: &Url) -> Option<String> {
+    let proxy = Matcher::from_env().intercept(&url.as_str().parse().ok()?)?;
+    Some(proxy.uri().to_string().trim_end_matches('/').to_string())
+}
+
+/// Returns why `https://` cannot work: a variable names certificates that cannot be read, or the
+/// system has none.
+pub(super) fn lack_of_certificates(is_any_loaded: bool) -> Option<String> {
+    let mut lacking = Vec::new();
+    for name in CERTIFICATES {
+        if let Some(path) = env::var_os(name)
+            && let Some(why) = lack_of(Path::new(&path))
+        {
+            lacking.push(format!("{name}={}: {why}", path.display()));
+        }
+    }
+    if !lacking.is_empty() {
+        Some(lacking.join(", "))
+    } else if is_any_loaded {
+        None
+    } else {
+        Some("this system has no certificates of issuers; SSL_CERT_FILE can name some".to_string())
+    }
+}
+
+/// Returns why a file has no certificate, or a directory cannot be read.
+fn lack_of(path: &Path) -> Option<String> {
+    if path.is_dir() {
+        return std::fs::read_dir(path)
+            .err()
+            .map(|e| zarrfs_base::error::Error::from(e).to_string());
+    }
+    match std::fs::read(path) {
+        Ok(text) if text.windows(PEM.len()).any(|part| part == PEM) => None,
+        Ok(_) => Some("it has no certificate".to_string()),
+        Err(e) => Some(zarrfs_base::error::Error::from(e).to_string()),
+    }
+}
+
+/// Returns why a TLS connection is impossible, and what to do; `None` if another attempt may
+/// succeed.
+fn refusal(error: &rustls::Error, certificates: Option<&str>) -> Option<String> {
+    use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage, PeerIncompatible};
+    Some(match error {
+        InvalidCertificate(CertificateError::UnknownIssuer) => match certificates {
+            Some(lack) => format!("the certificate of the server cannot be checked: {lack}"),
+            None => "the issuer of the server's certificate is unknown; SSL_CERT_FILE can name a file with it".to_string(),
+        },
+        InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "the server's certificate has expired, or the clock of this machine is wrong"
+                .to_string()
+        }
+        InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => "the server's certificate is not valid yet, or the clock of this machine is wrong"
+            .to_string(),
+        InvalidCertificate(why) => format!("the server's certificate is refused: {why}"),
+        InvalidMessage(_) => {
+            "the server does not speak TLS on this port; is it http://?".to_string()
+        }
+        PeerIncompatible(why) => format!("the server supports no TLS that zarrfs knows: {why:?}"),
+        AlertReceived(why) if !may_pass(*why) => {
+            format!("the server refuses the TLS connection: {why:?}")
+        }
+        _ => return None,
+    })
+}
+
+/// Returns whether an alert may be due to a server that starts or ends.
+fn may_pass(alert: AlertDescription) -> bool {
+    use AlertDescription::{CloseNotify, InternalError, UserCanceled};
+    matches!(alert, CloseNotify | InternalError | UserCanceled)
+}
+
+/// Finds an error among the sources of another one, also in those of the standard library, which
+/// hide theirs.
+pub(super) fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = match error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref)
+        {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+/// Returns an error with its causes on one line, without URLs, which may hold signatures.
+pub(super) fn text_of(error: &reqwest::Error) -> String {
+    let what = if error.is_connect() {
+        "can't connect"
+    } else if error.is_body() || error.is_decode() {
+        "the answer breaks off"
+    } else {
+        "the request failed"
+    };
+    let mut line = what.to_string();
+    let mut source = Error::source(error);
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        source = cause.source();
+        // most causes repeat the next one
+        if source.is_none() || !source.is_some_and(|next| text.contains(&next.to_string())) {
+            line = format!("{line}: {text}");
+        }
+    }
+    line
+}

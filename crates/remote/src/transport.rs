@@ -1,0 +1,599 @@
+//! HTTP requests with retries. An answer is complete or an error. This module does not know stores,
+//! and leaves the meaning of a status to its callers.
+
+use super::answer_headers::{content_range_of, is_part, length, part_of, size_of_part, text};
+use super::connection_error::{cause_of, lack_of_certificates, refusal_of_proxy, text_of};
+use super::outage::Outage;
+use super::request_error::{Cause, RequestError};
+use super::request_log::{self, Attempt};
+use super::retry;
+use super::store_url;
+use object_store::client::HttpRequestBody;
+use percent_encoding::percent_decode_str;
+use reqwest::header::{
+    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_RANGE, HeaderMap, HeaderName, HeaderValue,
+    IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, LOCATION, RANGE,
+    TRANSFER_ENCODING, USER_AGENT,
+};
+use reqwest::{Body, Client, ClientBuilder, Method, Response, StatusCode, Url, Version};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use zarrfs_base::error::Error;
+use zarrfs_base::memory;
+use zarrfs_base::stats::{ServerOperation, ServerOutcome, Stats};
+use zarrfs_store::TargetPlace;
+
+/// Headers that a redirect to another origin may carry, since they select the right answer. Any
+/// other header may be a secret: credentials, session tokens, encryption keys of objects.
+const HARMLESS: [HeaderName; 8] = [
+    ACCEPT,
+    ACCEPT_ENCODING,
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+    USER_AGENT,
+];
+
+/// Header with the region of a bucket of S3.
+pub(super) const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region");
+
+/// Maximum number of redirects per attempt.
+const MAX_REDIRECTS: usize = 10;
+
+/// Maximum size of an answer that reports an error, in bytes.
+const MAX_ERROR: u64 = 64 << 10;
+
+/// Maximum number of bytes received to read a range from a server that does not support ranges.
+const MAX_SKIPPED: u64 = 64 << 20;
+
+/// Maximum time to establish a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Maximum number of requests in flight to a server that closes each connection. Small servers,
+/// such as Python's, accept a backlog of about six connections and drop others, which the system
+/// retries after a second.
+const NEW_CONNECTIONS: usize = 6;
+
+/// Share of the timeout, as a divisor, after which an answer without new data is given up.
+const STALLS: u32 = 3;
+
+/// Remaining time below which pauses are no longer shortened, so that the next attempt is the last
+/// one.
+const LAST: Duration = Duration::from_millis(500);
+
+/// A request.
+pub(super) struct ServerRequest {
+    /// GET, HEAD, PUT, ...
+    pub method: Method,
+    /// Target of the request.
+    pub url: Url,
+    /// Headers of this request; those of the user are added.
+    pub headers: HeaderMap,
+    /// Body of the request.
+    pub body: Option<HttpRequestBody>,
+    /// Maximum size of the body of the answer, in bytes.
+    pub limit: u64,
+    /// The requested range. If the server sends the whole value instead, only its bytes are kept,
+    /// and the answer is changed to that of a server that supports ranges. An answer with another
+    /// part, or without the size of the value, is an error.
+    pub range: Option<Range<u64>>,
+    /// Region of the bucket. A redirect that names another region is returned as an answer, since a
+    /// signature is valid in one region only.
+    pub region: Option<String>,
+}
+
+impl ServerRequest {
+    /// Creates a request without a body.
+    pub fn new(method: Method, url: Url) -> Self {
+        ServerRequest {
+            method,
+            url,
+            headers: HeaderMap::new(),
+            body: None,
+            limit: MAX_ERROR,
+            range: None,
+            region: None,
+        }
+    }
+
+    /// Returns the size of the body in bytes.
+    fn sent(&self) -> usize {
+        self.body
+            .as_ref()
+            .map_or(0, HttpRequestBody::content_length)
+    }
+
+    /// Creates a request for a range of a value, which must not be empty.
+    pub fn for_range(url: Url, range: Range<u64>) -> Self {
+        let limit = range.end - range.start;
+        ServerRequest {
+            limit,
+            range: Some(range),
+            ..Self::new(Method::GET, url)
+        }
+    }
+}
+
+/// A complete answer, except for its body, which is in a buffer of the caller.
+pub(super) struct ServerAnswer {
+    /// Number of attempts.
+    pub tries: u32,
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+}
+
+/// A sender of requests.
+pub(super) struct Transport {
+    client: Client,
+    /// Why the certificates of servers cannot be checked.
+    certificates: Option<String>,
+    /// Headers from the user, which only the hosts of the store receive.
+    headers: HeaderMap,
+    hosts: Mutex<Vec<String>>,
+    /// Places to which redirects may lead; `None` for all.
+    pub redirects: Option<Arc<[TargetPlace]>>,
+    timeout: Duration,
+    retries: u32,
+    pub(super) stats: Arc<Stats>,
+    /// Whether the latest answer announced that the server closes the connection.
+    is_closing: AtomicBool,
+    outage: Outage,
+    new_connections: Semaphore,
+}
+
+impl Transport {
+    /// Creates a transport. `headers` are sent only to `hosts`, those of the store.
+    pub fn new(
+        hosts: Vec<String>,
+        headers: HeaderMap,
+        timeout: Duration,
+        retries: u32,
+        stats: Arc<Stats>,
+    ) -> zarrfs_base::error::Result<Self> {
+        // an error means that a provider is installed already
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = client_builder(timeout).build();
+        let certificates = lack_of_certificates(client.is_ok());
+        // without certificates, http:// still works
+        let client = client
+            .or_else(|_| client_builder(timeout).tls_certs_only([]).build())
+            .map_err(|e| Error::unsupported(text_of(&e)))?;
+        Ok(Transport {
+            client,
+            certificates,
+            headers,
+            hosts: Mutex::new(hosts),
+            redirects: None,
+            timeout,
+            retries,
+            outage: Outage::new(timeout, stats.clone()),
+            stats,
+            is_closing: AtomicBool::new(false),
+            new_connections: Semaphore::new(NEW_CONNECTIONS),
+        })
+    }
+
+    /// Adds a host of the store.
+    pub fn add_host(&self, host: &str) {
+        if !self.is_own(host) {
+            memory::lock(&self.hosts).push(host.to_string());
+        }
+    }
+
+    fn is_own(&self, host: &str) -> bool {
+        memory::lock(&self.hosts).iter().any(|h| h == host)
+    }
+
+    /// Returns whether a request goes to the store. That a service for credentials fails is no
+    /// outage of the store.
+    fn is_of_store(&self, request: &ServerRequest) -> bool {
+        request.url.host_str().is_some_and(|host| self.is_own(host))
+    }
+
+    /// Sends a request, and retries temporary failures. The answer's body replaces the content of
+    /// `body`, whose memory is reused. All attempts together end within the timeout. If the server
+    /// has answered nothing since a request was given up, one request at a time gets one attempt,
+    /// and the others fail with it; a silent server is given little time: programs that close
+    /// several files, or ask for several values, wait for the server once and not each time.
+    pub async fn send(
+        &self,
+        request: &ServerRequest,
+        body: &mut Vec<u8>,
+    ) -> Result<ServerAnswer, RequestError> {
+        let deadline = Instant::now() + self.timeout;
+        let mut tries = 0;
+        let mut probe = None;
+        if self.is_of_store(request) {
+            let admitted = self.outage.admit(self.first_wait(request)).await;
+            probe = admitted.map_err(|cause| self.failed(request, cause, 0))?;
+        }
+        loop {
+            tries += 1;
+            let started = Instant::now();
+            let limit = probe.as_ref().map_or(self.timeout, |probe| probe.limit);
+            let left = deadline.saturating_duration_since(started);
+            let outcome = timeout(limit.min(left), self.try_once(request, body)).await;
+            let outcome = outcome.unwrap_or(Err(Cause::TimedOut(limit)));
+            Attempt {
+                method: &request.method,
+                url: &request.url,
+                range: request.range.as_ref(),
+                sent: request.sent(),
+                outcome: outcome.as_ref().map(|(status, _)| (*status, body.len())),
+                time: started.elapsed(),
+                tries,
+            }
+            .log();
+            let cause = match outcome {
+                Ok((status, headers)) => {
+                    self.record_answer(request, status, started);
+                    return Ok(ServerAnswer {
+                        tries,
+                        status,
+                        headers,
+                    });
+                }
+                Err(cause) => cause,
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut pause = retry::pause(tries, cause.retry_after());
+            if cause.retry_after().is_none() && left > LAST {
+                // the last attempts use the time that is left
+                pause = pause.min(left / 2);
+            }
+            // another request may have been answered meanwhile
+            if !self.outage.is_given_up(Instant::now()) {
+                probe = None;
+            }
+            let retries = if probe.is_some() { 0 } else { self.retries };
+            let is_last =
+                !cause.may_pass() || tries > retries || Instant::now() + pause >= deadline;
+            self.record_failure(request, &cause, started, is_last);
+            if is_last {
+                return Err(self.failed(request, cause, tries));
+            }
+            self.stats.request_retries.add(1);
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Counts an attempt that began at `began` and got an answer.
+    fn record_answer(&self, request: &ServerRequest, status: StatusCode, began: Instant) {
+        let outcome = ServerOutcome::of_status(status.as_u16());
+        let requests = &self.stats.server_requests;
+        requests.record(operation(request), outcome, began.elapsed());
+        if status.is_success() {
+            self.stats.bytes_sent.add(request.sent() as u64);
+        }
+        if self.is_of_store(request)
+            && let Some(line) = self.outage.answered(Instant::now())
+        {
+            log::warn!("{}: {line}", request.url.origin().ascii_serialization());
+        }
+    }
+
+    /// Counts an attempt that began at `began` and failed. Another one follows unless `is_last`.
+    fn record_failure(
+        &self,
+        request: &ServerRequest,
+        cause: &Cause,
+        began: Instant,
+        is_last: bool,
+    ) {
+        let requests = &self.stats.server_requests;
+        requests.record(operation(request), cause.outcome(), began.elapsed());
+        if !cause.may_pass() || !self.is_of_store(request) {
+            return;
+        }
+        if let Some(line) = self.outage.failed(cause, began, Instant::now(), is_last) {
+            let next = if is_last {
+                String::new()
+            } else {
+                format!(
+                    "; trying again, each request up to {:.1} s (--timeout)",
+                    self.timeout.as_secs_f32()
+                )
+            };
+            log::warn!(
+                "{}: {line}; last: {cause}{next}",
+                request.url.origin().ascii_serialization()
+            );
+        }
+    }
+
+    /// Counts a request that failed for good.
+    fn failed(&self, request: &ServerRequest, cause: Cause, tries: u32) -> RequestError {
+        let e = RequestError::new(&request.method, &request.url, cause, tries);
+        self.stats.request_failures.add(1);
+        self.stats.record_error(e.to_string());
+        e
+    }
+
+    /// Sends a request once, and follows redirects.
+    async fn try_once(
+        &self,
+        request: &ServerRequest,
+        body: &mut Vec<u8>,
+    ) -> Result<(StatusCode, HeaderMap), Cause> {
+        let _permit = if self.is_closing.load(Ordering::Relaxed) {
+            self.new_connections.acquire().await.ok()
+        } else {
+            None
+        };
+        let mut url = request.url.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.exchange(request, &url).await?;
+            match followed(request, &url, &response) {
+                Some(next) => {
+                    self.check_redirect(&next)?;
+                    url = next;
+                }
+                None => return self.receive(request, response, body).await,
+            }
+        }
+        Err(Cause::Wrong("too many redirects"))
+    }
+
+    /// Checks that a redirect leads where requests may be sent.
+    fn check_redirect(&self, next: &Url) -> Result<(), Cause> {
+        let Some(places) = &self.redirects else {
+            return Ok(());
+        };
+        if TargetPlace::of_url(next.as_str()).is_ok_and(|place| place.is_below_any(places)) {
+            return Ok(());
+        }
+        let why = format!(
+            "the server redirects to {}, outside the directory of the references; --allow-reference URL allows it",
+            store_url::without_secrets(next)
+        );
+        Err(Cause::System(Error::denied(why)))
+    }
+
+    /// Sends a request to `url`, and waits for the head of the answer.
+    async fn exchange(&self, request: &ServerRequest, url: &Url) -> Result<Response, Cause> {
+        let mut outgoing = reqwest::Request::new(request.method.clone(), url.clone());
+        *outgoing.headers_mut() = request.headers.clone();
+        if let Some(range) = &request.range
+            && let Ok(range) =
+                HeaderValue::try_from(format!("bytes={}-{}", range.start, range.end - 1))
+        {
+            outgoing.headers_mut().insert(RANGE, range);
+        }
+        // a compressed body would not be the value
+        outgoing
+            .headers_mut()
+            .entry(ACCEPT_ENCODING)
+            .or_insert(HeaderValue::from_static("identity"));
+        if url.origin() != request.url.origin() {
+            let headers = std::mem::take(outgoing.headers_mut());
+            let harmless = HARMLESS
+                .iter()
+                .filter_map(|name| Some((name.clone(), headers.get(name)?.clone())));
+            outgoing.headers_mut().extend(harmless);
+        } else if url.host_str().is_some_and(|host| self.is_own(host)) {
+            outgoing.headers_mut().extend(self.headers.clone());
+        }
+        *outgoing.body_mut() = request.body.clone().map(Body::wrap);
+        self.stats.requests.add(1);
+        request_log::headers(&request.method, url, None, outgoing.headers());
+        let stall = self.first_wait(request);
+        let answer = timeout(stall, self.client.execute(outgoing)).await;
+        let answer = answer
+            .map_err(|_| Cause::TimedOut(stall))?
+            .map_err(|e| cause_of(&e, url, self.certificates.as_deref()))?;
+        if answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            return Err(refusal_of_proxy(url));
+        }
+        request_log::headers(
+            &request.method,
+            url,
+            Some(answer.status().as_u16()),
+            answer.headers(),
+        );
+        let closes = text(answer.headers(), &CONNECTION)
+            .is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        self.is_closing.store(
+            closes || answer.version() == Version::HTTP_10,
+            Ordering::Relaxed,
+        );
+        Ok(answer)
+    }
+
+    /// Receives the body of an answer.
+    async fn receive(
+        &self,
+        request: &ServerRequest,
+        mut response: Response,
+        body: &mut Vec<u8>,
+    ) -> Result<(StatusCode, HeaderMap), Cause> {
+        body.clear();
+        let mut status = response.status();
+        let mut headers = std::mem::take(response.headers_mut());
+        if retry::may_pass(status) {
+            return Err(Cause::Busy(status, retry::after(&headers)));
+        }
+        if request.method == Method::HEAD {
+            return Ok((status, headers));
+        }
+        let length = length(&headers);
+        if status.is_success()
+            && length.is_none()
+            && !headers.contains_key(TRANSFER_ENCODING)
+            && status != 204
+        {
+            return Err(Cause::Wrong(
+                "the server does not send the length of the value, so its end is unknown",
+            ));
+        }
+        let has_range = request.range.is_some() || request.headers.contains_key(RANGE);
+        if status == StatusCode::OK && has_range && is_part(&headers, request.range.as_ref())? {
+            status = StatusCode::PARTIAL_CONTENT;
+        }
+        // the server sends the whole value instead
+        let kept = request.range.clone().filter(|_| status == StatusCode::OK);
+        if kept.as_ref().is_some_and(|range| range.end > MAX_SKIPPED) {
+            return Err(Cause::Wrong(
+                "the server does not support ranges, and this one is too far into the value to be read from its start",
+            ));
+        }
+        let limit = match kept {
+            Some(_) => MAX_SKIPPED,
+            None if status.is_success() => request.limit,
+            None => MAX_ERROR,
+        };
+        let part = kept.clone().unwrap_or(0..u64::MAX);
+        let received = self
+            .receive_body(&mut response, length, limit, part, body)
+            .await?;
+        // without the size of the value, the answer stays as it is
+        if let Some(kept) = kept
+            && let Some(size) = length.or((received < kept.end).then_some(received))
+        {
+            let part = kept.start..kept.start + body.len() as u64;
+            status = if part.is_empty() {
+                StatusCode::RANGE_NOT_SATISFIABLE
+            } else {
+                StatusCode::PARTIAL_CONTENT
+            };
+            if let Some(part) = content_range_of(part, size) {
+                headers.insert(CONTENT_RANGE, part);
+            }
+        }
+        let part = part_of(status, &headers, body.len() as u64)?;
+        // some servers return an empty part for a range after the end
+        if part.is_some_and(|range| range.is_empty()) {
+            status = StatusCode::RANGE_NOT_SATISFIABLE;
+        }
+        if status.is_success() {
+            // the store knows better what a whole answer of unknown size is
+            if status == StatusCode::PARTIAL_CONTENT
+                && let Some(wanted) = &request.range
+                && size_of_part(&headers, wanted).is_none()
+            {
+                return Err(Cause::Wrong(
+                    "the server sends another part of the value than requested, or not its size",
+                ));
+            }
+            self.stats.bytes_received.add(received);
+        }
+        Ok((status, headers))
+    }
+
+    /// Receives the bytes of the body that are in `kept` into the empty `body`, and no more after
+    /// them. Returns the number of bytes received.
+    async fn receive_body(
+        &self,
+        response: &mut Response,
+        length: Option<u64>,
+        limit: u64,
+        kept: Range<u64>,
+        body: &mut Vec<u8>,
+    ) -> Result<u64, Cause> {
+        let wanted = length.map(|length| length.min(kept.end));
+        if let Some(wanted) = wanted {
+            if wanted > limit {
+                return Err(Cause::TooLarge {
+                    size: length,
+                    limit,
+                });
+            }
+            memory::reserve(body, wanted.saturating_sub(kept.start) as usize)
+                .map_err(Cause::System)?;
+        }
+        let end = wanted.unwrap_or(kept.end);
+        let mut received = 0;
+        while received < end {
+            let piece = timeout(self.stall(), response.chunk())
+                .await
+                .map_err(|_| Cause::TimedOut(self.stall()))?;
+            let Some(piece) = piece.map_err(|e| Cause::Broken(text_of(&e)))? else {
+                break;
+            };
+            let len = (end - received).min(piece.len() as u64);
+            if received + len > limit {
+                return Err(Cause::TooLarge { size: None, limit });
+            }
+            let from = kept.start.saturating_sub(received).min(len);
+            body.extend_from_slice(piece.get(from as usize..len as usize).unwrap_or_default());
+            received += len;
+        }
+        match wanted {
+            Some(wanted) if received < wanted => Err(Cause::short(received, wanted)),
+            _ => Ok(received),
+        }
+    }
+
+    fn stall(&self) -> Duration {
+        self.timeout / STALLS
+    }
+
+    /// Returns how long an attempt waits for the head of its answer.
+    fn first_wait(&self, request: &ServerRequest) -> Duration {
+        if request.method.is_safe() {
+            self.stall()
+        } else {
+            self.timeout
+        }
+    }
+}
+
+fn client_builder(timeout: Duration) -> ClientBuilder {
+    Client::builder()
+        .user_agent(concat!("zarrfs/", env!("CARGO_PKG_VERSION")))
+        // redirects are followed here, since not every header may be sent to their target
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .connect_timeout(CONNECT.min(timeout))
+        .http1_only()
+}
+
+/// Returns the target of a redirect to follow. A redirect from `a` to `a/` says that `a` is a
+/// directory, and is not followed.
+fn followed(request: &ServerRequest, url: &Url, response: &Response) -> Option<Url> {
+    let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+    if !is_redirect || !request.method.is_safe() {
+        return None;
+    }
+    let region = text(response.headers(), &BUCKET_REGION);
+    if let (Some(own), Some(other)) = (&request.region, region)
+        && own != other
+    {
+        return None;
+    }
+    let next = url.join(text(response.headers(), &LOCATION)?).ok()?;
+    if !["http", "https"].contains(&next.scheme()) || is_directory_of(&next, url) {
+        return None;
+    }
+    Some(next)
+}
+
+/// Returns whether `next` is `url` with a trailing slash, however the server encodes it.
+fn is_directory_of(next: &Url, url: &Url) -> bool {
+    next.path()
+        .strip_suffix('/')
+        .is_some_and(|path| percent_decode_str(path).eq(percent_decode_str(url.path())))
+}
+
+/// Returns what a request asks for.
+fn operation(request: &ServerRequest) -> ServerOperation {
+    match request.method {
+        Method::GET if is_listing(&request.url) => ServerOperation::List,
+        Method::GET => ServerOperation::Get,
+        Method::HEAD => ServerOperation::Head,
+        Method::PUT => ServerOperation::Put,
+        Method::DELETE => ServerOperation::Delete,
+        _ => ServerOperation::Post,
+    }
+}
+
+/// Returns whether a URL asks for names. S3 and Google list by `list-type`, Azure lists by `comp`.
+pub(super) fn is_listing(url: &Url) -> bool {
+    url.query_pairs()
+        .any(|(name, value)| name == "list-type" || name == "comp" && value == "list")
+}

@@ -1,0 +1,525 @@
+//! The writing half of a directory store. A value is replaced by renaming a file that is already
+//! durable: at every moment, also after a power loss, the key has the whole old or the whole new
+//! value. The store keeps track of changed directories until they are synced.
+
+use super::DirectoryStore;
+use super::direct_write::write_value;
+use super::resolve::{create_beneath, leads_out, stat_from, stat_of};
+use crate::pieces::{need_old, write_pieces};
+use crate::temporary_file::{TemporaryFile, TemporaryName};
+use crate::{EntryKind, Key, KeyLock, ModeTarget, Replaces, Space, Store, ValuePiece, Version};
+use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::{Errno, retry_on_intr};
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::Instant;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory::lock;
+
+/// Prefix of the names of temporary files. Because of the dot,
+/// zarr-python 2 does not take them for chunks.
+const TEMPORARY: &str = ".zarrfs-";
+
+/// Maximum number of symbolic links followed for one key, the same as in the kernel.
+const MAX_LINKS: u32 = 40;
+
+/// Number of changed directories that triggers a sync, so that memory does not grow with the number
+/// of chunks.
+pub(super) const MAX_CHANGED: usize = 1024;
+
+/// Directories whose entries have changed since the last sync.
+#[derive(Default)]
+pub(super) struct ChangedDirectories {
+    /// Protects the set.
+    directories: Mutex<HashSet<ChangedDirectory>>,
+    /// Held during a sync: a second sync must not return before the changes that the first one took
+    /// are durable.
+    syncing: Mutex<()>,
+}
+
+/// A directory by path, and by inode number in case the path now leads elsewhere.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct ChangedDirectory {
+    path: String,
+    device: u64,
+    inode: u64,
+}
+
+impl ChangedDirectory {
+    fn of(path: &str, fd: &OwnedFd) -> Result<Self> {
+        let stat = fs::fstat(fd)?;
+        Ok(ChangedDirectory {
+            path: path.to_string(),
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        })
+    }
+
+    /// Returns whether this is the open directory.
+    fn is_at(&self, fd: &OwnedFd) -> bool {
+        Self::of(&self.path, fd).is_ok_and(|found| found == *self)
+    }
+}
+
+/// A name in an open directory. The directory stays the same one if its path is renamed.
+struct OpenDirectoryName {
+    directory: OwnedFd,
+    /// Path of the directory when it was opened.
+    path: String,
+    name: String,
+}
+
+/// Returns the name of a temporary file, or `None` for other names.
+pub(super) fn temporary_name(name: &str) -> Option<TemporaryName> {
+    TemporaryName::parse(name, TEMPORARY)
+}
+
+/// Removes a temporary file if the process that wrote it is gone.
+pub(super) fn remove_abandoned(directory: BorrowedFd, name: &str) {
+    let Ok(stat) = fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
+        return;
+    };
+    let is_abandoned = temporary_name(name)
+        .is_some_and(|temporary| temporary.is_abandoned(stat_from(&stat).modified));
+    if is_abandoned && fs::unlinkat(directory, name, AtFlags::empty()).is_ok() {
+        log::info!("{name}: removed; a process that was killed had left it");
+    }
+}
+
+impl OpenDirectoryName {
+    fn full_path(&self) -> String {
+        if self.path.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{}/{}", self.path, self.name)
+        }
+    }
+}
+
+impl Store for DirectoryStore {
+    fn space(&self) -> Result<Option<Space>> {
+        let s = fs::fstatvfs(self.root.held().as_fd())?;
+        Ok(Some(Space {
+            block_size: s.f_frsize,
+            blocks: s.f_blocks,
+            free: s.f_bfree,
+            available: s.f_bavail,
+            files: s.f_files,
+            free_files: s.f_ffree,
+        }))
+    }
+
+    fn is_writable(&self) -> bool {
+        self.check_writable(&Key::root()).is_ok()
+    }
+
+    fn check_writable(&self, prefix: &Key) -> Result<()> {
+        let Some(directory) = self.open_key(prefix.as_str(), OFlags::PATH | OFlags::DIRECTORY)?
+        else {
+            return Err(Error::not_found("no such directory"));
+        };
+        Ok(fs::accessat(
+            directory,
+            ".",
+            Access::WRITE_OK | Access::EXEC_OK,
+            AtFlags::EACCESS,
+        )?)
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        let put = self.put_content(key, &[ValuePiece::Bytes(value)], None, Replaces::Anything)?;
+        put.ok_or_else(|| Error::system(libc::EIO))
+    }
+
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        let old = match replaces {
+            Replaces::Version(version) if need_old(pieces) => match self.open_value(key)? {
+                Some((file, stat)) if stat.version == *version => Some(file),
+                _ => return Ok(None),
+            },
+            _ => None,
+        };
+        self.put_content(key, pieces, old.as_ref(), replaces)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        let Some(entry) = self.entry(key.as_str())? else {
+            return Ok(false);
+        };
+        match fs::unlinkat(&entry.directory, &entry.name, AtFlags::empty()) {
+            Ok(()) => self.record_change(&entry).map(|()| true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        self.locks
+            .as_ref()
+            .map_or_else(|| Ok(KeyLock::default()), |locks| locks.lock(key, since))
+    }
+
+    fn sync(&self) -> Result<()> {
+        if !self.fsync {
+            // no directories were recorded, and the values are not synced either
+            return self.sync_everything();
+        }
+        let _guard = lock(&self.changes.syncing);
+        let directories = std::mem::take(&mut *lock(&self.changes.directories));
+        let mut outcome = Ok(());
+        for directory in directories {
+            if let Err(e) = self.sync_directory(&directory) {
+                outcome = outcome.and(Err(e.context(format!("/{}", directory.path))));
+                lock(&self.changes.directories).insert(directory);
+            }
+        }
+        outcome
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        self.make_directory(key.as_str())
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        let entry = self.existing_entry(key.as_str())?;
+        fs::unlinkat(&entry.directory, &entry.name, AtFlags::REMOVEDIR)?;
+        lock(&self.changes.directories).retain(|d| d.path != key.as_str());
+        self.record_change(&entry)
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        let from_entry = self.existing_entry(from.as_str())?;
+        let to_entry = self.existing_entry(to.as_str())?;
+        fs::renameat(
+            &from_entry.directory,
+            &from_entry.name,
+            &to_entry.directory,
+            &to_entry.name,
+        )?;
+        let mut directories = lock(&self.changes.directories);
+        directories.retain(|d| d.path != to.as_str());
+        for mut directory in directories
+            .extract_if(|d| is_at_or_below(&d.path, from.as_str()))
+            .collect::<Vec<_>>()
+        {
+            directory
+                .path
+                .replace_range(..from.as_str().len(), to.as_str());
+            directories.insert(directory);
+        }
+        drop(directories);
+        self.record_change(&from_entry)?;
+        self.record_change(&to_entry)
+    }
+
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+        let existing = self.open_key(key.as_str(), OFlags::PATH)?;
+        match (existing, target) {
+            (Some(file), ModeTarget::Existing) => {
+                // a file that is only a path has no mode to set, but its link in /proc leads to it
+                let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+                Ok(fs::chmodat(
+                    fs::CWD,
+                    link,
+                    Mode::from_raw_mode(mode & 0o777),
+                    AtFlags::empty(),
+                )?)
+            }
+            (Some(_), ModeTarget::Next) => Ok(()),
+            (None, _) => {
+                let path = key.as_str().to_string();
+                lock(&self.next_modes).put(path, mode & 0o777);
+                Ok(())
+            }
+        }
+    }
+
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        let mut flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
+        flags.set(OFlags::CREATE, create);
+        flags.set(OFlags::EXCL, create && exclusive);
+        let mode = if create {
+            self.next_mode(key.as_str()).unwrap_or_else(file_mode)
+        } else {
+            Mode::empty()
+        };
+        let fd = self.root.find(key.as_str(), |root| {
+            create_beneath(root, key.as_str(), flags, mode)
+        })?;
+        let file = regular_file(fd.ok_or_else(|| Error::not_found("no such file or directory"))?)?;
+        if create && let Some(entry) = self.entry(key.as_str())? {
+            lock(&self.next_modes).pop(key.as_str());
+            self.record_change(&entry)?;
+        }
+        Ok(file)
+    }
+}
+
+impl DirectoryStore {
+    /// Replaces a value by a new file that holds `pieces`. `old` is the file of the former value if
+    /// pieces lie in it. Returns `None` if the value does not satisfy `replaces`.
+    fn put_content(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        old: Option<&File>,
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        let mut entry = match self.entry(key.as_str())? {
+            Some(entry) => entry,
+            None => {
+                self.make_parents(key.as_str())?;
+                self.entry(key.as_str())?
+                    .ok_or_else(|| Error::system(libc::ENOTDIR))?
+            }
+        };
+        for _ in 0..MAX_LINKS {
+            let found = match fs::statat(&entry.directory, &entry.name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => Some(stat),
+                Err(Errno::NOENT) => None,
+                Err(e) => return Err(e.into()),
+            };
+            match found
+                .as_ref()
+                .map(|stat| FileType::from_raw_mode(stat.st_mode))
+            {
+                None | Some(FileType::RegularFile) => {
+                    let write = &|file: &File| self.write(file, pieces, old);
+                    return self.replace(&entry, found, write, replaces);
+                }
+                Some(FileType::Symlink) => entry = self.follow(&entry)?,
+                Some(FileType::Directory) => return Err(Error::system(libc::EISDIR)),
+                Some(_) => return Err(Error::damaged("is not a regular file")),
+            }
+        }
+        Err(Error::system(libc::ELOOP))
+    }
+
+    fn write(&self, file: &File, pieces: &[ValuePiece], old: Option<&File>) -> Result<()> {
+        if self.fsync {
+            write_value(file, pieces, old, &self.refuses_direct)
+        } else {
+            // without a sync, the page cache is faster
+            write_pieces(file, pieces, old)
+        }
+    }
+
+    /// Replaces a regular file or creates a missing one.
+    fn replace(
+        &self,
+        entry: &OpenDirectoryName,
+        old: Option<fs::Stat>,
+        write: &dyn Fn(&File) -> Result<()>,
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        let path = entry.full_path();
+        let mode = if old.is_none() {
+            self.next_mode(&path)
+        } else {
+            None
+        };
+        let mut temporary =
+            TemporaryFile::create(&entry.directory, TEMPORARY, mode.unwrap_or_else(file_mode))?;
+        if let Some(old) = old {
+            keep_owner_and_mode(&temporary.file, &old);
+        }
+        write(&temporary.file)?;
+        if self.fsync {
+            // without this, the name may become durable before the bytes
+            retry_on_intr(|| fs::fdatasync(&temporary.file))?;
+        }
+        if !satisfies(entry, replaces)? {
+            return Ok(None);
+        }
+        temporary.rename_to(&entry.name)?;
+        lock(&self.next_modes).pop(&path);
+        self.record_change(entry)?;
+        // the version is read last, since renaming changes it
+        Ok(Some(stat_from(&fs::fstat(&temporary.file)?).version))
+    }
+
+    pub(super) fn make_directory(&self, path: &str) -> Result<()> {
+        let entry = self.existing_entry(path)?;
+        let directory = ChangedDirectory::of(&entry.path, &entry.directory)?;
+        // the lock keeps another thread from syncing a file in the new directory before the
+        // directory itself is recorded
+        let mut directories = lock(&self.changes.directories);
+        let mode = self
+            .next_mode(path)
+            .unwrap_or(Mode::RWXU | Mode::RWXG | Mode::RWXO);
+        fs::mkdirat(&entry.directory, &entry.name, mode)?;
+        lock(&self.next_modes).pop(path);
+        if self.fsync {
+            directories.insert(directory);
+        }
+        Ok(())
+    }
+
+    /// Creates the missing directories above `path`.
+    pub(crate) fn make_parents(&self, path: &str) -> Result<()> {
+        for (end, _) in path.match_indices('/') {
+            match self.make_directory(&path[..end]) {
+                Err(e) if e.errno() == libc::EEXIST => {}
+                made => made?,
+            }
+        }
+        Ok(())
+    }
+
+    fn next_mode(&self, path: &str) -> Option<Mode> {
+        lock(&self.next_modes)
+            .peek(path)
+            .map(|mode| Mode::from_raw_mode(*mode))
+    }
+
+    /// Opens the lock file of a key, which is created with `mode` if it is missing. Returns `None`
+    /// if its directory is missing.
+    pub(crate) fn open_lock_file(&self, key: &Key, mode: Mode) -> Result<Option<File>> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
+        create_beneath(&self.root.held(), key.as_str(), flags, mode)?
+            .map(regular_file)
+            .transpose()
+    }
+
+    fn sync_directory(&self, directory: &ChangedDirectory) -> Result<()> {
+        let found = self.open_key(&directory.path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let Some(fd) = found.filter(|fd| directory.is_at(fd)) else {
+            // another process has renamed or removed it
+            return self.sync_everything();
+        };
+        match retry_on_intr(|| fs::fsync(&fd)) {
+            // EINVAL: the file system cannot sync a directory
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(e) => return Err(e.into()),
+        }
+        // after XFS has shut down, `fsync` may report success, but this call fails
+        stat_of(&fd).map(|_| ())
+    }
+
+    /// Syncs the file system of the store.
+    fn sync_everything(&self) -> Result<()> {
+        let root = self.open_key("", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let root = root.ok_or_else(|| Error::not_found("no such directory"))?;
+        retry_on_intr(|| fs::syncfs(&root))?;
+        stat_of(&root).map(|_| ())
+    }
+
+    fn record_change(&self, entry: &OpenDirectoryName) -> Result<()> {
+        if !self.fsync {
+            return Ok(());
+        }
+        let directory = ChangedDirectory::of(&entry.path, &entry.directory)?;
+        let mut directories = lock(&self.changes.directories);
+        let is_full =
+            directories.insert(directory) && directories.len().is_multiple_of(MAX_CHANGED);
+        drop(directories);
+        if is_full && let Err(e) = self.sync() {
+            // the directories stay recorded, so an explicit sync reports the error
+            log::debug!("{e}");
+        }
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn changed(&self) -> Vec<String> {
+        let mut paths: Vec<_> = lock(&self.changes.directories)
+            .iter()
+            .map(|d| d.path.clone())
+            .collect();
+        paths.sort();
+        paths
+    }
+
+    /// Returns the entry of `path`, or `None` if its directory does not exist.
+    fn entry(&self, path: &str) -> Result<Option<OpenDirectoryName>> {
+        let path = path.trim_end_matches('/');
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        if ["", ".", ".."].contains(&name) {
+            return Err(Error::system(libc::EISDIR));
+        }
+        let directory = self.open_key(parent, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok(directory.map(|directory| OpenDirectoryName {
+            directory,
+            path: parent.to_string(),
+            name: name.to_string(),
+        }))
+    }
+
+    fn existing_entry(&self, path: &str) -> Result<OpenDirectoryName> {
+        self.entry(path)?
+            .ok_or_else(|| Error::not_found("no such directory"))
+    }
+
+    /// Returns the entry to which the symbolic link at `entry` leads.
+    fn follow(&self, entry: &OpenDirectoryName) -> Result<OpenDirectoryName> {
+        let link = fs::readlinkat(&entry.directory, &entry.name, Vec::new())?;
+        let link = link
+            .into_string()
+            .map_err(|_| Error::damaged("a symbolic link leads to a name that is not UTF-8"))?;
+        if link.starts_with('/') {
+            return Err(leads_out());
+        }
+        let path = if entry.path.is_empty() {
+            link
+        } else {
+            format!("{}/{link}", entry.path)
+        };
+        self.entry(&path)?
+            .ok_or_else(|| Error::not_found("the target of a symbolic link does not exist"))
+    }
+}
+
+/// Returns whether the file at an entry satisfies a condition now. Another process may still
+/// replace that file before the rename.
+fn satisfies(entry: &OpenDirectoryName, replaces: Replaces) -> Result<bool> {
+    if replaces == Replaces::Anything {
+        return Ok(true);
+    }
+    let found = match fs::statat(&entry.directory, &entry.name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Some(stat_from(&stat).version),
+        Err(Errno::NOENT) => None,
+        Err(e) => return Err(e.into()),
+    };
+    Ok(match replaces {
+        Replaces::Version(version) => found.as_ref() == Some(version),
+        _ => found.is_none(),
+    })
+}
+
+fn regular_file(fd: OwnedFd) -> Result<File> {
+    match stat_of(&fd)?.kind {
+        EntryKind::Value => Ok(File::from(fd)),
+        _ => Err(Error::damaged("is not a regular file")),
+    }
+}
+
+/// Returns the mode of new files, before the umask.
+fn file_mode() -> Mode {
+    Mode::from_raw_mode(0o666)
+}
+
+/// Gives a new file the mode and, if permitted, the owner of the file that it will replace.
+fn keep_owner_and_mode(file: &File, old: &fs::Stat) {
+    let uid = Uid::from_raw(old.st_uid);
+    let gid = Gid::from_raw(old.st_gid);
+    let is_ours =
+        fs::fstat(file).is_ok_and(|new| (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid));
+    if !is_ours && fs::fchown(file, Some(uid), Some(gid)).is_err() {
+        // changing only the group is often permitted
+        let _ = fs::fchown(file, None, Some(gid));
+    }
+    // file systems without modes refuse
+    let _ = fs::fchmod(file, Mode::from_raw_mode(old.st_mode & 0o777));
+}
+
+fn is_at_or_below(path: &str, ancestor: &str) -> bool {
+    path.strip_prefix(ancestor)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}

@@ -1,0 +1,229 @@
+//! Caches values of a remote store on a local disk, across mounts and for all mounts that use the
+//! same directory.
+//!
+//! A cached value is used only if the store below reports the same version now. A cache of metadata
+//! belongs below this one, so that the report need not cost a request. If the disk fails, values
+//! are read from the store below.
+
+mod cache_directory;
+mod cached_file;
+mod usage;
+
+use super::{Key, Listing, Readable, Replaces, Stat, Store, ValuePiece, Version};
+use cache_directory::CacheDirectory;
+use cached_file::CachedFile;
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zarrfs_base::error::Result;
+use zarrfs_base::stats::Stats;
+
+/// A store with a cache of its values on disk.
+pub struct DiskCache {
+    below: Arc<dyn Store>,
+    directory: CacheDirectory,
+    /// Location of the store below and its server: the beginning of the names of its values.
+    location: String,
+    stats: Arc<Stats>,
+    /// Whether an error of the disk was logged.
+    warned: AtomicBool,
+}
+
+impl DiskCache {
+    /// Creates a cache of `below` in `directory`, which is created if it is missing. All files in
+    /// it take at most `limit` bytes, including those of other stores and mounts.
+    ///
+    /// # Errors
+    ///
+    /// The error of the file system, or EACCES if other users can access the cache.
+    pub fn open(
+        below: Arc<dyn Store>,
+        directory: &Path,
+        limit: u64,
+        stats: Arc<Stats>,
+    ) -> Result<Self> {
+        let directory = CacheDirectory::open(directory, limit)
+            .map_err(|e| e.context(format!("the cache directory {}", directory.display())))?;
+        Ok(DiskCache {
+            location: below.location(),
+            below,
+            directory,
+            stats,
+            warned: AtomicBool::new(false),
+        })
+    }
+
+    /// Separates the values from those of other servers, whose stores may have the same location.
+    pub fn for_server(self, server: &str) -> Self {
+        DiskCache {
+            location: format!("{}\0{server}", self.location),
+            ..self
+        }
+    }
+
+    /// Returns the name of a cached value. The NUL makes it unique, since no key contains one.
+    fn name(&self, key: &Key) -> String {
+        format!("{}\0{}", self.location, key.as_str())
+    }
+
+    /// Reads a range of the cached value of `key`, and returns its current metadata, if the value
+    /// has at most `limit` bytes and the store below reports the same version. Removes the value if
+    /// it is damaged.
+    fn read_cached(
+        &self,
+        key: &Key,
+        name: &str,
+        range: Range<u64>,
+        limit: u64,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
+        let cached = self
+            .directory
+            .get(hash(name))
+            .and_then(|file| CachedFile::open(file, name));
+        let Some(cached) = cached else {
+            return Ok(None);
+        };
+        let Some(now) = self.below.stat(key)? else {
+            return Ok(None);
+        };
+        if now.version.to_string() != cached.version || cached.size > limit {
+            return Ok(None);
+        }
+        if !cached.read(range, value)? {
+            self.directory.remove(hash(name));
+            return Ok(None);
+        }
+        self.stats.disk_cache_hits.add(1);
+        self.directory.record_use(cached.file());
+        Ok(Some(now))
+    }
+
+    /// Inserts a value, unless it is too large.
+    fn insert(&self, name: &str, version: &Version, value: &[u8]) {
+        // a `Version::Count` is valid within this process only, an unstated one never
+        if matches!(version, Version::Count(_) | Version::Unstated { .. }) {
+            return;
+        }
+        let header = cached_file::header(name, &version.to_string(), value);
+        let size = header.len() as u64 + value.len() as u64;
+        if size > self.directory.max_file_size() {
+            return;
+        }
+        if let Err(e) = self.directory.put(hash(name), size, |file| {
+            cached_file::write(file, &header, value)
+        }) && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            log::warn!(
+                "cannot write to the cache directory, values are read from the store each time: {e}"
+            );
+        }
+    }
+
+    /// Removes a value that is about to change.
+    fn remove(&self, key: &Key) {
+        self.directory.remove(hash(&self.name(key)));
+    }
+}
+
+impl Readable for DiskCache {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&*self.below)
+    }
+
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let name = self.name(key);
+        if let Some(now) = self.read_cached(key, &name, 0..u64::MAX, limit, value)? {
+            return Ok(Some(now.version));
+        }
+        let version = self.below.get(key, limit, value)?;
+        if let Some(version) = &version {
+            self.stats.disk_cache_misses.add(1);
+            self.insert(&name, version, value);
+        }
+        Ok(version)
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let name = self.name(key);
+        if let Some(now) = self.read_cached(key, &name, range.clone(), u64::MAX, value)? {
+            return Ok(Some(now));
+        }
+        let is_from_start = range.start == 0;
+        let stat = self.below.get_range(key, range, value)?;
+        if let Some(stat) = &stat {
+            self.stats.disk_cache_misses.add(1);
+            if is_from_start && value.len() as u64 == stat.size {
+                self.insert(&name, &stat.version, value);
+            }
+        }
+        Ok(stat)
+    }
+
+    fn location(&self) -> String {
+        self.below.location()
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.below.stat(key)
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.below.list(prefix)
+    }
+}
+
+impl Store for DiskCache {
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        let version = self.below.put(key, value)?;
+        self.insert(&self.name(key), &version, value);
+        Ok(version)
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        let version = self.below.put_if(key, value, replaces)?;
+        if let Some(version) = &version {
+            self.insert(&self.name(key), version, value);
+        }
+        Ok(version)
+    }
+
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        self.remove(key);
+        self.below.put_pieces(key, pieces, replaces)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        self.remove(key);
+        self.below.delete(key)
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        self.remove(from);
+        self.remove(to);
+        self.below.rename(from, to)
+    }
+
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        self.remove(key);
+        self.below.writable_file(key, create, exclusive)
+    }
+}
+
+/// Returns the 64-bit FNV-1a hash. Values with the same hash replace each other; the name in the
+/// file tells them apart.
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,334 @@
+//! Answers from listings of whole levels, for a command that reads a few levels of a remote store
+//! and changes them. No request is sent twice: the first answers of the store and the command's own
+//! writes are the base of its changes. A new key is put on condition that it is still missing, so
+//! that a concurrent change by another program causes an error and is never overwritten.
+
+use super::{
+    Entry, EntryKind, Key, Listing, PrefixStore, Readable, Replaces, Stat, Store, Version,
+};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::lock;
+
+/// Maximum number of names in a cached level. Levels of chunks have more; their names are requested
+/// one by one.
+const MAX_NAMES: usize = 10_000;
+
+/// Maximum size of a cached value in bytes.
+const MAX_VALUE: usize = 1 << 20;
+
+/// A store whose levels are listed once.
+pub struct LevelCache {
+    below: Arc<dyn Store>,
+    /// Held during requests: the command sends one at a time.
+    known: Mutex<KnownKeys>,
+}
+
+#[derive(Default)]
+struct KnownKeys {
+    /// The prefix in which the command works, and which need not exist.
+    root: Key,
+    levels: BTreeMap<Key, KnownLevel>,
+    values: BTreeMap<Key, (Vec<u8>, Version)>,
+}
+
+/// The known names one level below a key.
+enum KnownLevel {
+    All(BTreeMap<String, Stat>),
+    /// The prefix does not exist.
+    Missing,
+    /// There are more than [`MAX_NAMES`] names, or they cannot be listed.
+    Unknown,
+}
+
+impl LevelCache {
+    /// Creates an empty cache of `below`.
+    pub fn new(below: Arc<dyn Store>) -> Self {
+        LevelCache {
+            below,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Returns the store at `key`, which need not exist, with the answers so far.
+    pub fn at(self, key: Key) -> Arc<dyn Store> {
+        lock(&self.known).root = key.clone();
+        PrefixStore::at(Arc::new(self), key)
+    }
+
+    /// Lists a level unless it is known. Lists the levels above it first: a level that is missing
+    /// there needs no request.
+    fn look(&self, known: &mut KnownKeys, level: &Key) {
+        if known.levels.contains_key(level) {
+            return;
+        }
+        if !level.is_root() {
+            self.look(known, &level.parent());
+        }
+        let found = match known
+            .levels
+            .get(&level.parent())
+            .filter(|_| !level.is_root())
+        {
+            Some(KnownLevel::All(names)) => names
+                .get(level.name())
+                .is_some_and(|stat| stat.kind == EntryKind::Prefix),
+            Some(KnownLevel::Missing) => false,
+            Some(KnownLevel::Unknown) | None => true,
+        };
+        let listed = if found {
+            self.list_below(level)
+        } else {
+            KnownLevel::Missing
+        };
+        known.levels.insert(level.clone(), listed);
+    }
+
+    fn list_below(&self, level: &Key) -> KnownLevel {
+        if !self.below.lists_all() {
+            return KnownLevel::Unknown;
+        }
+        let names = match self.below.list(level) {
+            Ok(names) => names,
+            Err(e) if e.kind() == Kind::NotFound => return KnownLevel::Missing,
+            Err(_) => return KnownLevel::Unknown,
+        };
+        let mut all = BTreeMap::new();
+        for entry in names {
+            let Ok(entry) = entry else {
+                return KnownLevel::Unknown;
+            };
+            // groups and arrays are looked for
+            let stat = if entry.hides_prefix {
+                None
+            } else {
+                entry.stat.clone()
+            };
+            let stat = stat.or_else(|| entry.is_prefix().then(Stat::prefix));
+            let name = entry.name;
+            match stat {
+                Some(stat) if all.len() < MAX_NAMES => drop(all.insert(name, stat)),
+                _ => return KnownLevel::Unknown,
+            }
+        }
+        KnownLevel::All(all)
+    }
+
+    /// Returns the metadata of a key, `Some(None)` if it does not exist, and `None` if the listings
+    /// do not tell.
+    fn known_stat(&self, known: &mut KnownKeys, key: &Key) -> Option<Option<Stat>> {
+        if *key == known.root {
+            return Some(Some(Stat::prefix()));
+        }
+        self.look(known, &key.parent());
+        match known.levels.get(&key.parent())? {
+            KnownLevel::All(names) => Some(names.get(key.name()).cloned()),
+            KnownLevel::Missing => Some(None),
+            // this command may have created the prefix
+            KnownLevel::Unknown => match known.levels.get(key) {
+                Some(KnownLevel::All(_)) => Some(Some(Stat::prefix())),
+                _ => None,
+            },
+        }
+    }
+}
+
+impl KnownKeys {
+    /// Records that a key exists, and the prefixes above it.
+    fn add(&mut self, key: &Key, stat: Stat) {
+        let mut key = key.clone();
+        let mut stat = stat;
+        while !key.is_root() {
+            let level = self.levels.get_mut(&key.parent());
+            match level {
+                Some(KnownLevel::All(names)) => drop(names.insert(key.name().to_string(), stat)),
+                Some(level @ KnownLevel::Missing) => {
+                    *level = KnownLevel::All(BTreeMap::from([(key.name().to_string(), stat)]));
+                }
+                Some(KnownLevel::Unknown) | None => {}
+            }
+            (key, stat) = (key.parent(), Stat::prefix());
+        }
+    }
+
+    fn added(&mut self, key: &Key, value: &[u8], version: &Version) {
+        self.add(
+            key,
+            Stat::value(value.len() as u64, SystemTime::now(), version.clone()),
+        );
+        self.keep(key, value, version);
+    }
+
+    fn keep(&mut self, key: &Key, value: &[u8], version: &Version) {
+        self.values.remove(key);
+        if value.len() <= MAX_VALUE {
+            self.values
+                .insert(key.clone(), (value.to_vec(), version.clone()));
+        }
+    }
+
+    /// Forgets a key that another program has changed, and the names of its level.
+    fn lose(&mut self, key: &Key) {
+        self.levels.remove(&key.parent());
+        self.values.remove(key);
+    }
+
+    fn lose_all(&mut self) {
+        self.levels.clear();
+        self.values.clear();
+    }
+}
+
+impl Readable for LevelCache {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let mut known = lock(&self.known);
+        if matches!(self.known_stat(&mut known, key), Some(None)) {
+            return Ok(None);
+        }
+        if let Some((bytes, version)) = known
+            .values
+            .get(key)
+            .filter(|(bytes, _)| bytes.len() as u64 <= limit)
+        {
+            bytes.clone_into(value);
+            return Ok(Some(version.clone()));
+        }
+        let version = self.below.get(key, limit, value)?;
+        match &version {
+            Some(version) => known.keep(key, value, version),
+            None => known.lose(key),
+        }
+        Ok(version)
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        let mut known = lock(&self.known);
+        match self.known_stat(&mut known, key) {
+            Some(stat) => Ok(stat),
+            None => self.below.stat(key),
+        }
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        let mut known = lock(&self.known);
+        self.look(&mut known, prefix);
+        match known.levels.get(prefix) {
+            Some(KnownLevel::All(names)) => {
+                let entry =
+                    |(name, stat): (&String, &Stat)| Ok(Entry::of_stat(name.clone(), stat.clone()));
+                Ok(Box::new(
+                    names.iter().map(entry).collect::<Vec<_>>().into_iter(),
+                ))
+            }
+            Some(KnownLevel::Missing) if *prefix == known.root => Ok(Box::new(std::iter::empty())),
+            Some(KnownLevel::Missing) => Err(Error::not_found("no such prefix")),
+            Some(KnownLevel::Unknown) | None => self.below.list(prefix),
+        }
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.below.get_range(key, range, value)
+    }
+
+    fn lists_all(&self) -> bool {
+        self.below.lists_all()
+    }
+
+    fn concurrency(&self) -> usize {
+        self.below.concurrency()
+    }
+
+    fn location(&self) -> String {
+        self.below.location()
+    }
+}
+
+impl Store for LevelCache {
+    fn is_writable(&self) -> bool {
+        self.below.is_writable()
+    }
+
+    fn check_writable(&self, prefix: &Key) -> Result<()> {
+        self.below.check_writable(prefix)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.below.sync()
+    }
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        let mut known = lock(&self.known);
+        let is_new = match self.known_stat(&mut known, key) {
+            Some(stat) => stat.is_none(),
+            None => self.below.stat(key)?.is_none(),
+        };
+        let version = if is_new {
+            self.below
+                .put_if(key, value, Replaces::Nothing)?
+                .ok_or_else(|| {
+                    known.lose(key);
+                    Error::system(libc::EEXIST).context("another program has just created it")
+                })?
+        } else {
+            self.below.put(key, value)?
+        };
+        known.added(key, value, &version);
+        Ok(version)
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        let mut known = lock(&self.known);
+        let version = self.below.put_if(key, value, replaces)?;
+        match &version {
+            Some(version) => known.added(key, value, version),
+            None => {
+                known.lose(key);
+                self.below.forget(key);
+            }
+        }
+        Ok(version)
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        let mut known = lock(&self.known);
+        if matches!(self.known_stat(&mut known, key), Some(None)) {
+            return Ok(false);
+        }
+        let is_deleted = self.below.delete(key)?;
+        known.values.remove(key);
+        if let Some(KnownLevel::All(names)) = known.levels.get_mut(&key.parent()) {
+            names.remove(key.name());
+        }
+        Ok(is_deleted)
+    }
+
+    /// Records an empty prefix without a request, since servers have no empty prefixes.
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        if self.stat(key)?.is_some() {
+            return Err(Error::system(libc::EEXIST));
+        }
+        super::check_prefix(self.stat(&key.parent())?.map(|stat| stat.kind))?;
+        let mut known = lock(&self.known);
+        known.add(key, Stat::prefix());
+        known
+            .levels
+            .insert(key.clone(), KnownLevel::All(BTreeMap::new()));
+        Ok(())
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        lock(&self.known).lose_all();
+        self.below.remove_prefix(key)
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        lock(&self.known).lose_all();
+        self.below.rename(from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests;

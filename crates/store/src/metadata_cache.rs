@@ -1,0 +1,401 @@
+//! Caches the answers of a remote store for a limited time: metadata of keys, including missing
+//! ones, listings of levels, and small values. A value is cached only if its metadata was requested
+//! before it, since a program that reads millions of chunks once would evict everything else.
+
+use super::level::KnownNames;
+use super::{
+    Entry, EntryKind, Hint, Key, Listing, PagedListing, Reach, Readable, Replaces, Stat, Store,
+    ValuePiece, Version, stat_many_with,
+};
+use contents::{KeyChange, ListingRun, MAX_NAMES, SharedContents};
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::{self, lock};
+
+mod bounded_map;
+mod contents;
+mod pending;
+mod prefetch;
+mod snapshot;
+
+/// The change of a key whose value was put.
+const PUT: KeyChange = KeyChange::Present(EntryKind::Value);
+
+/// Maximum size of a cached value in bytes.
+const MAX_VALUE: usize = 64 << 10;
+
+/// A store with a cache of metadata and small values in memory.
+pub struct MetadataCache {
+    below: Arc<dyn PagedListing>,
+    contents: Arc<SharedContents>,
+}
+
+impl MetadataCache {
+    /// Creates a cache over `below` whose entries live for `ttl`, or forever. [`Readable::forget`]
+    /// invalidates them earlier.
+    pub fn new(below: Arc<dyn PagedListing>, ttl: Option<Duration>) -> Self {
+        let contents = Arc::new(SharedContents::new(ttl));
+        memory::register(&contents);
+        MetadataCache { below, contents }
+    }
+
+    /// Sets the names of documents. A node has several or none of them: one listing of its level
+    /// shows which exist.
+    pub fn with_documents(self, documents: &'static [&'static str]) -> Self {
+        lock(&self.contents).set_documents(documents);
+        self
+    }
+
+    /// Streams the names of a cached level. Their metadata stays valid as long as a program
+    /// iterates over them.
+    fn listed(&self, prefix: Key, names: Arc<KnownNames>, run: Arc<ListingRun>) -> Listing {
+        let contents = self.contents.clone();
+        let mut next = 0;
+        Box::new(std::iter::from_fn(move || {
+            let entry = names.entries.get(next)?.clone();
+            next += 1;
+            if let Some(Some(stat)) = names.stat(&entry.name) {
+                lock(&contents).record(prefix.join(&entry.name), stat, &run);
+            }
+            Some(Ok(entry))
+        }))
+    }
+
+    /// Requests the first names of a level and caches them. Returns `None` if a request for a
+    /// single key costs less.
+    fn first_names_of(&self, level: &Key) -> Result<Option<Arc<KnownNames>>> {
+        let run = lock(&self.contents).begin_listing(level);
+        let Some(first) = self.below.first_names(level)? else {
+            return Ok(None);
+        };
+        let names = Arc::new(KnownNames::new(first.entries, first.reach));
+        lock(&self.contents).insert_listing(&run, names.clone());
+        Ok(Some(names))
+    }
+
+    /// Requests the first names of a level, unless they are known.
+    fn cache_level(&self, level: &Key) -> Result<()> {
+        let is_unknown = lock(&self.contents).is_unknown_level(level);
+        if is_unknown {
+            self.first_names_of(level)?;
+        }
+        Ok(())
+    }
+
+    /// Records a change of `key` that this mount has tried to make. If it failed it may have taken
+    /// effect.
+    fn changed<T>(&self, key: &Key, tried: &Result<T>, change: KeyChange) {
+        lock(&self.contents).changed(
+            key,
+            if tried.is_ok() {
+                change
+            } else {
+                KeyChange::Unknown
+            },
+        );
+    }
+
+    /// Records a change of `key` like [`Self::changed`], and that all keys below it may have
+    /// changed.
+    fn changed_below<T>(&self, key: &Key, tried: &Result<T>, change: KeyChange) {
+        lock(&self.contents).forget(key);
+        self.changed(key, tried, change);
+    }
+
+    /// Records the result of a put of `key` that has conditions.
+    fn put_if_matched(&self, key: &Key, put: &Result<Option<Version>>) {
+        let is_put = matches!(put, Ok(Some(_)));
+        self.changed(key, put, if is_put { PUT } else { KeyChange::Unknown });
+    }
+}
+
+impl Readable for MetadataCache {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&*self.below)
+    }
+
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let known = {
+            let mut contents = lock(&self.contents);
+            match contents.stat_to_read(key) {
+                Some(None) => return Ok(None),
+                Some(Some(stat)) => {
+                    if let Some(bytes) = contents
+                        .value(key, &stat.version)
+                        .filter(|bytes| bytes.len() as u64 <= limit)
+                    {
+                        value.clear();
+                        value.extend_from_slice(bytes);
+                        return Ok(Some(stat.version));
+                    }
+                    Some(stat.version)
+                }
+                None => None,
+            }
+        };
+        let version = self.below.get(key, limit, value)?;
+        if let Some(known) = known {
+            let mut contents = lock(&self.contents);
+            match &version {
+                Some(version) if version.may_equal(&known) => contents.restate(key, version),
+                _ => contents.changed(key, KeyChange::Unknown),
+            }
+            if let Some(version) = &version {
+                contents.insert_value(key, version.clone(), value);
+            }
+        }
+        Ok(version)
+    }
+
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let is_absent = matches!(lock(&self.contents).stat_to_read(key), Some(None));
+        if is_absent {
+            Ok(None)
+        } else {
+            self.below.get_end(key, len, value)
+        }
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        let unknown = {
+            let mut contents = lock(&self.contents);
+            if let Some(stat) = contents.stat(key) {
+                return Ok(stat);
+            }
+            contents.unknown_level(key)
+        };
+        if let Some(level) = unknown
+            && let Some(names) = self.first_names_of(&level)?
+            && let Some(stat) = names.stat(key.name())
+        {
+            return Ok(stat);
+        }
+        if let Some(result) = prefetch::revalidate_documents(self, key) {
+            return result;
+        }
+        loop {
+            let (pending, is_sender, is_no_prefix) = {
+                let mut contents = lock(&self.contents);
+                if let Some(stat) = contents.stat(key) {
+                    return Ok(stat);
+                }
+                let (pending, is_sender) = contents.request(key);
+                (
+                    pending,
+                    is_sender,
+                    contents.expires() && contents.is_missing_prefix(key),
+                )
+            };
+            if !is_sender {
+                match pending.wait() {
+                    Some(result) => return result,
+                    None => continue,
+                }
+            }
+            let sender = pending.sender();
+            let result = if is_no_prefix {
+                // a server has to look for a prefix by a request of its own
+                self.below.get_range(key, 0..0, &mut Vec::new())
+            } else {
+                self.below.stat(key)
+            };
+            lock(&self.contents).finish(key, &pending, result.as_ref().ok());
+            sender.finish(result.clone());
+            return result;
+        }
+    }
+
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
+        let mut cached = |key: &Key| lock(&self.contents).stat(key).map(Ok);
+        stat_many_with(self.below.as_ref(), keys, &mut cached, each);
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        // names that an incomplete listing lacks may exist
+        if !self.below.lists_all() {
+            return self.below.list(prefix);
+        }
+        if lock(&self.contents).is_missing_prefix(prefix) {
+            return Err(Error::not_found("no such prefix"));
+        }
+        self.cache_level(prefix)?;
+        let run = {
+            let mut contents = lock(&self.contents);
+            if let Some((names, run)) = contents.listing(prefix) {
+                return Ok(self.listed(prefix.clone(), names, run));
+            }
+            contents.begin_listing(prefix)
+        };
+        let names = self.below.list(prefix)?;
+        Ok(Box::new(RecordedListing {
+            names,
+            run,
+            contents: self.contents.clone(),
+            entries: Some(Vec::new()),
+        }))
+    }
+
+    fn forget(&self, prefix: &Key) {
+        lock(&self.contents).forget(prefix);
+        self.below.forget(prefix);
+    }
+
+    fn hint(&self, hint: Hint) {
+        match hint {
+            Hint::WholeStore => {
+                snapshot::take(self.below.as_ref(), &Key::root(), true, &self.contents)
+            }
+            Hint::Below(prefix) => {
+                let is_known = lock(&self.contents).knows_levels(prefix);
+                if !is_known {
+                    snapshot::take(self.below.as_ref(), prefix, false, &self.contents);
+                }
+            }
+            Hint::Level(level) => drop(self.cache_level(level)),
+            Hint::Nodes(prefixes) => prefetch::prefetch(self, prefixes),
+        }
+    }
+
+    fn location(&self) -> String {
+        self.below.location()
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.below.get_range(key, range, value)
+    }
+}
+
+impl Store for MetadataCache {
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        let put = self.below.put(key, value);
+        self.changed(key, &put, PUT);
+        put.inspect(|version| lock(&self.contents).update_value(key, version, value))
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        let put = self.below.put_if(key, value, replaces);
+        self.put_if_matched(key, &put);
+        put.inspect(|version| {
+            version
+                .iter()
+                .for_each(|version| lock(&self.contents).update_value(key, version, value))
+        })
+    }
+
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        let put = self.below.put_pieces(key, pieces, replaces);
+        self.put_if_matched(key, &put);
+        put
+    }
+
+    fn delete(&self, key: &Key) -> Result<bool> {
+        let deleted = self.below.delete(key);
+        self.changed(key, &deleted, KeyChange::Absent);
+        deleted
+    }
+
+    fn make_prefix(&self, key: &Key) -> Result<()> {
+        let made = self.below.make_prefix(key);
+        self.changed(key, &made, KeyChange::Present(EntryKind::Prefix));
+        if made.is_ok() {
+            let mut contents = lock(&self.contents);
+            let run = contents.begin_listing(key);
+            contents.insert_listing(&run, Arc::new(KnownNames::new(Vec::new(), Reach::All)));
+        }
+        made
+    }
+
+    fn remove_prefix(&self, key: &Key) -> Result<()> {
+        let removed = self.below.remove_prefix(key);
+        self.changed_below(key, &removed, KeyChange::Absent);
+        removed
+    }
+
+    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+        let kind = lock(&self.contents).listed_kind(from);
+        let renamed = self.below.rename(from, to);
+        if kind == Some(EntryKind::Value) {
+            self.changed(from, &renamed, KeyChange::Absent);
+            self.changed(to, &renamed, PUT);
+        } else {
+            self.changed_below(from, &renamed, KeyChange::Absent);
+            self.changed_below(
+                to,
+                &renamed,
+                kind.map_or(KeyChange::Unknown, KeyChange::Present),
+            );
+        }
+        renamed
+    }
+
+    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        let file = self.below.writable_file(key, create, exclusive);
+        // a store without files has not tried anything
+        if !file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
+            self.changed(key, &file, KeyChange::Unknown);
+        }
+        file
+    }
+}
+
+/// A listing whose names are cached as they arrive.
+struct RecordedListing {
+    names: Listing,
+    run: Arc<ListingRun>,
+    contents: Arc<SharedContents>,
+    /// All names so far; `None` if there are too many to cache, or after an error.
+    entries: Option<Vec<Entry>>,
+}
+
+impl Iterator for RecordedListing {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.names.next();
+        match &next {
+            Some(Ok(entry)) => {
+                let stat = entry
+                    .stat
+                    .clone()
+                    .or_else(|| (entry.kind == EntryKind::Prefix).then(Stat::prefix));
+                if let Some(stat) = stat {
+                    let key = self.run.prefix.join(&entry.name);
+                    lock(&self.contents).record(key, stat, &self.run);
+                }
+                match &mut self.entries {
+                    Some(entries) if entries.len() < MAX_NAMES => entries.push(entry.clone()),
+                    entries => *entries = None,
+                }
+            }
+            Some(Err(_)) => self.entries = None,
+            None => {
+                if let Some(entries) = self.entries.take() {
+                    let names = Arc::new(KnownNames::new(entries, Reach::All));
+                    lock(&self.contents).insert_listing(&self.run, names);
+                }
+            }
+        }
+        next
+    }
+}
+
+impl Drop for RecordedListing {
+    fn drop(&mut self) {
+        self.run.close();
+    }
+}
+
+#[cfg(test)]
+mod tests;

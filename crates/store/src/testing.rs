@@ -1,0 +1,13 @@
+//! Stores for tests, each a wrapper or a variant of another store, and a writer of archives. They
+//! are not compiled into the program.
+
+pub mod archive;
+mod delegate;
+mod faulty;
+mod simulated_remote;
+mod unlisted;
+
+pub use archive::archive_of;
+pub use faulty::{FaultyStore, Operation, PlannedFault};
+pub use simulated_remote::SimulatedRemote;
+pub use unlisted::UnlistedStore;

@@ -1,0 +1,109 @@
+//! A remote store simulated in memory: requests take time and are counted.
+
+use crate::{Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, Version, delegate_store};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use zarrfs_base::error::Result;
+
+/// A store in memory that answers like a remote one.
+pub struct SimulatedRemote {
+    /// The content, which a test can change without a request.
+    pub below: MemoryStore,
+    latency: Duration,
+    can_list: bool,
+    /// Number of requests for whole values.
+    pub gets: AtomicUsize,
+    /// Number of requests for parts of values.
+    pub ranges: AtomicUsize,
+    /// Number of `stat` requests.
+    pub stats: AtomicUsize,
+    /// Number of values put.
+    pub puts: AtomicUsize,
+    in_flight: AtomicUsize,
+    /// Maximum number of requests that were in flight at the same time.
+    pub max_in_flight: AtomicUsize,
+}
+
+impl SimulatedRemote {
+    /// Creates an empty store whose requests take `latency`.
+    pub fn new(latency: Duration, can_list: bool) -> Self {
+        let zero = || AtomicUsize::new(0);
+        SimulatedRemote {
+            below: MemoryStore::default(),
+            latency,
+            can_list,
+            gets: zero(),
+            ranges: zero(),
+            stats: zero(),
+            puts: zero(),
+            in_flight: zero(),
+            max_in_flight: zero(),
+        }
+    }
+
+    /// Returns the number of requests so far: whole values, parts, `stat`.
+    pub fn counts(&self) -> [usize; 3] {
+        [&self.gets, &self.ranges, &self.stats].map(|count| count.load(Ordering::SeqCst))
+    }
+
+    fn request<T>(&self, count: &AtomicUsize, send: impl FnOnce(&MemoryStore) -> T) -> T {
+        count.fetch_add(1, Ordering::SeqCst);
+        self.max_in_flight.fetch_max(
+            self.in_flight.fetch_add(1, Ordering::SeqCst) + 1,
+            Ordering::SeqCst,
+        );
+        std::thread::sleep(self.latency);
+        let answer = send(&self.below);
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        answer
+    }
+}
+
+impl Readable for SimulatedRemote {
+    delegate_store!(below: location);
+
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        self.request(&self.gets, |below| below.get(key, limit, value))
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.request(&self.ranges, |below| below.get_range(key, range, value))
+    }
+
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.request(&self.ranges, |below| below.get_end(key, len, value))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.request(&self.stats, |below| below.stat(key))
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        if self.can_list {
+            self.below.list(prefix)
+        } else {
+            Ok(Box::new(std::iter::empty()))
+        }
+    }
+
+    fn lists_all(&self) -> bool {
+        self.can_list
+    }
+
+    fn concurrency(&self) -> usize {
+        64
+    }
+}
+
+impl Store for SimulatedRemote {
+    delegate_store!(below: delete rename make_prefix remove_prefix sync is_writable check_writable);
+
+    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+        self.request(&self.puts, |below| below.put(key, value))
+    }
+
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        self.request(&self.puts, |below| below.put_if(key, value, replaces))
+    }
+}
