@@ -212,8 +212,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`zarrfs_base::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format needs
-    /// values and the description has none; no memory.
+    /// [`zarrfs_base::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format
+    /// needs values and the description has none; no memory.
     pub fn file(self, array: &Described) -> Result<Composite> {
         self.file_with(array, |file| {
             file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored)

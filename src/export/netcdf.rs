@@ -88,8 +88,8 @@ pub struct NetcdfOptions {
 ///
 /// # Errors
 ///
-/// [`zarrfs_base::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for the
-/// memory.
+/// [`zarrfs_base::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays
+/// for the memory.
 pub fn dataset(
     hierarchy: &Hierarchy,
     cache: &Cache,

@@ -59,8 +59,10 @@ fn without_tests(text: &str) -> (String, Vec<String>) {
         while item.trim_start().starts_with("#[") || item.trim_start().starts_with("//") {
             item = lines.next().unwrap();
         }
-        if let Some(name) = item
-            .trim_start()
+        let item_name = item.trim_start();
+        if let Some(name) = item_name
+            .strip_prefix("pub ")
+            .unwrap_or(item_name)
             .strip_prefix("mod ")
             .and_then(|rest| rest.strip_suffix(';'))
         {
@@ -105,11 +107,13 @@ fn sources_below(folder: &Path) -> Vec<Source> {
             .map(|part| part.to_str().unwrap().to_string())
             .collect();
         let (code, modules) = without_tests(&std::fs::read_to_string(&path).unwrap());
-        tests.extend(
-            modules
-                .into_iter()
-                .map(|name| [module.clone(), vec![name]].concat()),
-        );
+        // modules that the root of a crate declares stand beside it
+        let parent: &[String] = if relative == Path::new("lib") {
+            &[]
+        } else {
+            &module
+        };
+        tests.extend(modules.into_iter().map(|name| [parent, &[name]].concat()));
         sources.push(Source { path, module, code });
     }
     sources

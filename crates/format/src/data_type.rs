@@ -39,9 +39,9 @@ impl DataType {
     ///
     /// # Errors
     ///
-    /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for an unknown name or parameter,
-    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for a bad configuration or an item that is
-    /// too large.
+    /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for an unknown name or
+    /// parameter, [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for a bad configuration or
+    /// an item that is too large.
     pub fn parse(value: &Value, big_endian: bool) -> Result<DataType> {
         Self::parse_value(value, big_endian).map_err(|e| e.context("data_type"))
     }

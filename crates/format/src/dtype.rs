@@ -75,9 +75,9 @@ impl DType {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if NumPy would not accept it, or if an item
-    /// is too large, [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for more than some
-    /// 20,000 fields.
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if NumPy would not accept it, or if an
+    /// item is too large, [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for more
+    /// than some 20,000 fields.
     pub fn parse(value: &Value) -> Result<Self> {
         check_values(value)?;
         Self::parse_checked(value)
@@ -215,8 +215,8 @@ impl DType {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) for items and fields without bytes, and for
-    /// times without a unit.
+    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) for items and fields without bytes, and
+    /// for times without a unit.
     pub fn check_storable(&self, spelled: &Value) -> Result<()> {
         match (&self.kind, spelled) {
             (DTypeKind::Struct(fields), Value::Array(list)) => {

@@ -18,8 +18,9 @@ impl Extension {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if it has no name or no valid configuration,
-    /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for an unknown member.
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if it has no name or no valid
+    /// configuration, [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for an unknown
+    /// member.
     pub fn parse(value: &Value, field: &str) -> Result<Self> {
         if let Some(name) = json::text(value) {
             return Ok(Extension {

@@ -115,8 +115,8 @@ impl Grid {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the shapes contradict each other, or if a
-    /// size or the number of chunks exceeds its integer.
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the shapes contradict each other, or
+    /// if a size or the number of chunks exceeds its integer.
     pub fn new(shape: &[u64], chunks: &[u64], itemsize: usize) -> Result<Self> {
         let edges: Vec<Edges> = chunks.iter().map(|len| Edges::Equal(*len)).collect();
         Self::with_edges(shape, &edges, itemsize)

@@ -55,8 +55,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// The errors of [`build`], and [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if an
-    /// intermediate result may be too large.
+    /// The errors of [`build`], and [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if
+    /// an intermediate result may be too large.
     pub fn new(meta: &ArrayMetadata, chunk_size: usize) -> Result<Self> {
         Self::with_filters(meta, &meta.filters, chunk_size)
     }
@@ -101,8 +101,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// The errors of [`Pipeline::new`], and [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for a
-    /// codec without a fixed size.
+    /// The errors of [`Pipeline::new`], and [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged)
+    /// for a codec without a fixed size.
     pub fn of_exact_bytes(configs: &[CodecConfig], size: usize, itemsize: usize) -> Result<Self> {
         let pipeline = Self::of(configs.iter(), (Size::Exact(size), itemsize), None, size)?;
         if pipeline
@@ -224,8 +224,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the chunk is damaged, and ENOMEM if there
-    /// is not enough memory.
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the chunk is damaged, and ENOMEM if
+    /// there is not enough memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
         self.decode_within(stored, decoded, memory::available_for_chunk())
     }
@@ -287,8 +287,8 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if a codec cannot encode these bytes, or
-    /// cannot encode with its parameters.
+    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if a codec cannot encode these bytes,
+    /// or cannot encode with its parameters.
     pub fn encode(&self, decoded: &[u8], stored: &mut Vec<u8>) -> Result<()> {
         if self.is_identity() {
             memory::reserve(stored, decoded.len())?;

@@ -110,8 +110,8 @@ impl ObjectStore {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if the URL, an option or the environment is
-    /// wrong.
+    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if the URL, an option or the
+    /// environment is wrong.
     pub fn open(url: &str, options: &ObjectOptions, stats: Arc<Stats>) -> Result<Self> {
         let url = StoreUrl::parse(url)?;
         let location = url.without_secrets();

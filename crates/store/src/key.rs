@@ -54,8 +54,8 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if a name is `.` or `..` or contains a NUL,
-    /// or if the path is too long.
+    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if a name is `.` or `..` or contains a
+    /// NUL, or if the path is too long.
     pub fn normalize(path: &str) -> Result<Self> {
         if path.len() > MAX_PATH {
             return Err(Error::invalid(format!(

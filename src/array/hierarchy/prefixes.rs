@@ -53,8 +53,8 @@ impl WalkBounds {
     ///
     /// # Errors
     ///
-    /// [`Kind::TooLarge`](zarrfs_base::error::Kind::TooLarge) if it is not. Unless it only lies too deep,
-    /// the traversal must [end](WalkBounds::is_spent).
+    /// [`Kind::TooLarge`](zarrfs_base::error::Kind::TooLarge) if it is not. Unless it only lies too
+    /// deep, the traversal must [end](WalkBounds::is_spent).
     pub fn admit(&mut self, key: &Key) -> Result<()> {
         if key.depth() > MAX_DEPTH {
             let names: String = key.to_string().chars().take(80).collect();

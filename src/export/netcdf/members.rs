@@ -173,8 +173,8 @@ impl GroupArrays {
     ///
     /// # Errors
     ///
-    /// [`zarrfs_base::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays for
-    /// the memory.
+    /// [`zarrfs_base::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many
+    /// arrays for the memory.
     pub fn of_group(
         hierarchy: &Hierarchy,
         cache: &Cache,

@@ -77,8 +77,8 @@ impl CodecConfig {
     ///
     /// # Errors
     ///
-    /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if a parameter is unknown, as in
-    /// numcodecs' constructors.
+    /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if a parameter is unknown, as
+    /// in numcodecs' constructors.
     pub fn allow_only(&self, known: &[&str]) -> Result<()> {
         match self
             .parameters

@@ -71,8 +71,8 @@ impl Edges {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for no chunk, a length or repetition of 0, or
-    /// a sum above 2^63.
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for no chunk, a length or repetition of
+    /// 0, or a sum above 2^63.
     pub fn listed(list: &[(u64, u64)]) -> Result<Self> {
         let mut stretches: Vec<Stretch> = Vec::new();
         let mut first = 0u64;

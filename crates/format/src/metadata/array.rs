@@ -159,8 +159,8 @@ impl ArrayMetadata {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the document breaks the format or a size
-    /// limit.
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the document breaks the format or a
+    /// size limit.
     pub fn parse(document: &[u8]) -> Result<Self> {
         let doc = object(document, 2)?;
         let mut memory = take_for_fields(&doc, &["dtype", "fill_value", "compressor", "filters"])?;

@@ -90,8 +90,8 @@ impl IndexCodec {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if a checksum or the size is wrong, ENOMEM
-    /// without memory.
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if a checksum or the size is wrong,
+    /// ENOMEM without memory.
     pub fn decode(&self, encoded: &[u8], size: u64) -> Result<Index> {
         let place = self.place(size)?;
         // besides both forms, which the caller has
@@ -149,8 +149,8 @@ impl Index {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the entry leads out of the shard or into
-    /// the index.
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the entry leads out of the shard or
+    /// into the index.
     pub fn get(&self, slot: usize) -> Result<Option<Range<u64>>> {
         let entry = self.entries.get(slot).copied();
         let (offset, len) =

@@ -27,9 +27,10 @@ struct Rules {
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for anything that is no document of references or
-/// that needs more memory than there is, [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for
-/// other versions and for expressions.
+/// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for anything that is no document of
+/// references or that needs more memory than there is,
+/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for other versions and for
+/// expressions.
 pub(super) fn parse(text: &mut JsonText) -> Result<ReferenceIndex> {
     let mut index = ReferenceIndex::default();
     let mut rules = Rules::default();

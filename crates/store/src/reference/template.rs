@@ -14,8 +14,8 @@ pub(super) type Substitute<'a> = &'a dyn Fn(&str) -> Option<Cow<'a, str>>;
 /// # Errors
 ///
 /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for anything else in braces, and
-/// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for an unknown name and for a result longer than
-/// a key.
+/// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for an unknown name and for a result longer
+/// than a key.
 pub(super) fn substitute(text: &str, templates: Substitute) -> Result<String> {
     let mut out = String::new();
     let mut rest = text;

@@ -33,9 +33,9 @@ impl ArrayMetadata {
     ///
     /// # Errors
     ///
-    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the document breaks the format or a size
-    /// limit, [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for an extension that this
-    /// version does not know.
+    /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the document breaks the format or a
+    /// size limit, [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for an extension
+    /// that this version does not know.
     pub fn parse_v3(document: &[u8]) -> Result<Self> {
         let doc = json::parse_object(document)?;
         check_format(document)?;

@@ -31,7 +31,8 @@ const ARRAY_FIELDS: [&str; 11] = [
 ///
 /// # Errors
 ///
-/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for any other field: it would be lost.
+/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for any other field: it would be
+/// lost.
 pub fn check_array_fields(document: &[u8]) -> Result<()> {
     check_fields(document, &ARRAY_FIELDS)
 }
@@ -73,8 +74,9 @@ pub fn group_document(attributes: Option<&[u8]>) -> Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if v3 cannot describe the stored chunks,
-/// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the attributes are not a JSON object.
+/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if v3 cannot describe the stored
+/// chunks, [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the attributes are not a JSON
+/// object.
 pub fn array_document(
     old: &ArrayMetadata,
     separator: Separator,

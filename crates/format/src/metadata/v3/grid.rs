@@ -20,7 +20,8 @@ const VALUE_MEMORY: usize = 192;
 /// # Errors
 ///
 /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if it does not fit the shape,
-/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for an unknown grid or too long lists.
+/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for an unknown grid or too long
+/// lists.
 pub fn parse_grid(document: &Map<String, Value>, shape: &[u64]) -> Result<(Vec<Edges>, Grant)> {
     let grid = document
         .get("chunk_grid")

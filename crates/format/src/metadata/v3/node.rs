@@ -65,8 +65,8 @@ fn ends_in_group(text: &[u8]) -> Option<&[u8]> {
 /// # Errors
 ///
 /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if it is not,
-/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for another format or a field that must
-/// be understood.
+/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for another format or a field that
+/// must be understood.
 pub fn check_group_v3(document: &[u8]) -> Result<()> {
     check_format(document)?;
     if node_type(document)? != NodeType::Group {
@@ -94,8 +94,8 @@ pub fn check_group_v3(document: &[u8]) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for the format of a draft or of a later
-/// version, [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) otherwise.
+/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for the format of a draft or of a
+/// later version, [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) otherwise.
 pub fn check_format(document: &[u8]) -> Result<()> {
     match member(document, "zarr_format")? {
         Some("3") => Ok(()),

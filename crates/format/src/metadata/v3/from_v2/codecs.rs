@@ -24,8 +24,8 @@ struct PartialChain {
 ///
 /// # Errors
 ///
-/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if v3 has no such codec, or no place for
-/// it.
+/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if v3 has no such codec, or no
+/// place for it.
 pub(super) fn chain(old: &ArrayMetadata, is_big_endian: bool) -> Result<Value> {
     let mut chain = PartialChain {
         codecs: Vec::new(),
