@@ -27,8 +27,6 @@ mod parse;
 mod strings;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_of_options;
 mod types;
 
 /// Alignment of each variable's data in bytes, so that pages of the file are pages of `data.raw`.

@@ -13,8 +13,6 @@ mod cast_value;
 mod categorize;
 mod checksum;
 mod complex;
-#[cfg(test)]
-mod compressor_testing;
 mod config;
 mod deflate;
 mod delta;
@@ -22,8 +20,6 @@ mod fixed_scale_offset;
 mod gzip;
 mod items;
 mod jenkins_lookup3;
-#[cfg(test)]
-mod limits;
 mod low_bits;
 mod lz4;
 mod lzma;

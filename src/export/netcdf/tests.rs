@@ -1,5 +1,7 @@
 //! Groups of a store in memory, and the headers that are made of them.
 
+mod options;
+
 use super::classic::Attribute;
 use super::*;
 use crate::export::{ItemForm, PartContent};

@@ -70,7 +70,7 @@ impl Codec for Bz2 {
 
 #[cfg(test)]
 mod tests {
-    use crate::codec::compressor_testing::*;
+    use crate::codec::testing::compressors::*;
 
     /// `bz2.compress(b"hello hello hello hello", 1)`.
     const GOLDEN: &str = "425a683131415926535902f8b0bd000003910040000244a00030cd00548696719b38a3c5dc914e142400be2c2f40";

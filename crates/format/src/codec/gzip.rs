@@ -61,7 +61,7 @@ fn decompress(encoded: &[u8], out: &mut [u8]) -> Result<usize, StreamError> {
 
 #[cfg(test)]
 mod tests {
-    use crate::codec::compressor_testing::*;
+    use crate::codec::testing::compressors::*;
 
     /// `gzip.compress(b"hello hello hello hello", 1, mtime=0)`.
     const GOLDEN: &str = "1f8b0800000000000403cb48cdc9c957c8402701e3513d8d17000000";

@@ -118,7 +118,7 @@ impl Codec for Lz4 {
 
 #[cfg(test)]
 mod tests {
-    use crate::codec::compressor_testing::*;
+    use crate::codec::testing::compressors::*;
 
     /// `LZ4().encode(b"hello hello hello hello")`.
     const GOLDEN: &str = "170000006868656c6c6f2006005068656c6c6f";

@@ -220,7 +220,7 @@ impl Codec for Lzma {
 
 #[cfg(test)]
 mod tests {
-    use crate::codec::compressor_testing::*;
+    use crate::codec::testing::compressors::*;
 
     const L1: u64 = 0x4000_0000_0000_0001;
     const TEXT: &[u8] = b"hello hello hello hello";

@@ -1,4 +1,8 @@
-//! Helpers for the unit tests of filters: a codec from its JSON, and checks of both directions.
+//! Helpers for the unit tests of filters: a codec from its JSON, and checks of both directions. Those
+//! for compressors are in `compressors`; `limits` tests all codecs.
+
+pub mod compressors;
+mod limits;
 
 use super::{Codec, CodecConfig, build};
 use zarrfs_base::json;

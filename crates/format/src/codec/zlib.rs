@@ -26,7 +26,7 @@ pub const SPEC: CodecSpec = CodecSpec {
 
 #[cfg(test)]
 mod tests {
-    use crate::codec::compressor_testing::*;
+    use crate::codec::testing::compressors::*;
 
     #[test]
     fn round_trips() {

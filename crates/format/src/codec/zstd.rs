@@ -244,7 +244,7 @@ impl Codec for Zstd {
 #[cfg(test)]
 mod tests {
     use super::{ZstdFrame, decompress};
-    use crate::codec::compressor_testing::*;
+    use crate::codec::testing::compressors::*;
     use proptest::prelude::*;
 
     /// `Zstd(1).encode(b"hello hello hello hello")`, without and with a checksum.

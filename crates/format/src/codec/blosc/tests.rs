@@ -2,7 +2,7 @@
 
 use super::frame::BloscHeader;
 use crate::codec::Codec;
-use crate::codec::compressor_testing::*;
+use crate::codec::testing::compressors::*;
 use proptest::prelude::*;
 
 const NAMES: [&str; 5] = ["blosclz", "lz4", "lz4hc", "zlib", "zstd"];

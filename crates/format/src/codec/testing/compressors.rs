@@ -1,7 +1,7 @@
 //! Helpers for the unit tests of compressors: sample bytes, round trips, and damage to small
 //! encodings.
 
-use super::{Codec, CodecConfig, CodecError, Size, build};
+use crate::codec::{Codec, CodecConfig, CodecError, Size, build};
 use zarrfs_base::json;
 
 /// Returns the codec of a JSON object.

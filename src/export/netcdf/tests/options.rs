@@ -1,7 +1,7 @@
 //! The versions of the format, record dimensions, and strings, in the headers of groups in memory.
 
-use super::tests::{cache, dims, hierarchy, shown, variables};
-use super::*;
+use super::{cache, dims, hierarchy, shown, variables};
+use crate::export::netcdf::*;
 use crate::export::{ItemForm, PartContent, ShownNumber};
 
 fn made(
