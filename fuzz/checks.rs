@@ -21,7 +21,7 @@ use zarrfs_format::metadata::v3::merge::{differs_v3, merged_v3};
 use zarrfs_format::metadata::v3::node::{
     check_group_v3, member, node_type, rewrite, without_consolidated,
 };
-use zarrfs_format::metadata::v3::view::array_view;
+use zarrfs_format::metadata::v3::shown::shown_array;
 use zarrfs_format::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel, V1Order};
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_format::shard::{EntryChange, Index, IndexCodec, ShardPiece, Shards};
@@ -47,7 +47,7 @@ pub fn metadata(document: &[u8]) {
 
 /// Checks that the document that the mount shows as `.zarray` describes the same array.
 fn view(meta: &ArrayMetadata) {
-    let text = meta.decoded_view();
+    let text = meta.shown_document();
     let shown = ArrayMetadata::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
     assert_eq!(
         (&shown.shape, &shown.chunks, &shown.dtype, shown.order),
@@ -58,7 +58,7 @@ fn view(meta: &ArrayMetadata) {
         shown.fill.as_deref().unwrap_or_default(),
         meta.fill.as_deref().unwrap_or_default()
     );
-    assert_eq!(shown.decoded_view(), text);
+    assert_eq!(shown.shown_document(), text);
 }
 
 fn grid(meta: &ArrayMetadata) -> Option<Grid> {
@@ -140,7 +140,7 @@ pub fn metadata3(document: &[u8]) {
         return;
     };
     let stored = json::parse_object(document).unwrap_or_else(|e| panic!("{e}"));
-    let text = array_view(&stored, &meta);
+    let text = shown_array(&stored, &meta);
     let shown = ArrayMetadata::parse_v3(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
     assert_eq!(
         (&shown.shape, &shown.chunks, &shown.dtype),
@@ -153,7 +153,7 @@ pub fn metadata3(document: &[u8]) {
         "{text}"
     );
     let written = json::parse_object(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
-    assert_eq!(array_view(&written, &shown), text);
+    assert_eq!(shown_array(&written, &shown), text);
     assert_eq!(differs_v3(&stored, &meta, &written, &shown), None, "{text}");
     let merged = json::write(&json::Value::Object(merged_v3(
         &stored, &written, &meta, &shown,

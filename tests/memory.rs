@@ -1073,7 +1073,7 @@ fn documents_take_no_memory_that_is_not_granted() {
         let (of_view, _) = counting::peak_of(|| {
             parsed
                 .as_ref()
-                .map(|metadata| metadata.decoded_view().len())
+                .map(|metadata| metadata.shown_document().len())
         });
         let said = parsed
             .as_ref()

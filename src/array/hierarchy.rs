@@ -1,5 +1,5 @@
-//! The groups and arrays of a store: nodes found by path, their metadata documents in the decoded
-//! view, listings, and, in submodules, changes. Metadata is read on demand and again after it has
+//! The groups and arrays of a store: nodes found by path, their metadata documents in the mounted
+//! tree, listings, and, in submodules, changes. Metadata is read on demand and again after it has
 //! changed. This module knows neither open files nor decoded chunks: the caller writes dirty chunks
 //! back before it changes an array.
 
@@ -22,7 +22,7 @@ mod array_document;
 mod archives_store;
 mod arrays;
 mod consolidated;
-mod consolidated_views;
+mod shown_consolidated;
 mod document;
 mod format;
 mod migrate;
@@ -30,18 +30,18 @@ mod namespace;
 mod prefixes;
 mod resize;
 mod stores;
-mod v2_view;
+mod as_v2;
 mod v3;
-mod views;
+mod shown;
 mod written_array;
 mod consolidated_store;
 
 pub use archives_store::ArchivesStore;
+pub use as_v2::ShownFormat;
 pub use consolidated::Stale;
 pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
 pub use format::DocumentFormat;
 pub use prefixes::{MAX_NAMES, MAX_NODES, Prefixes, WalkBounds, too_much};
-pub use v2_view::ViewFormat;
 
 use arrays::Arrays;
 use namespace::Unmarked;
@@ -64,7 +64,7 @@ pub const OWN: &str = ".zarrfs-";
 /// The key that keeps an array's document after `.zarray` or `zarr.json` was removed, until the
 /// directory is removed or a new document is written. Programs such as `rm -r` delete files in any
 /// order, and chunks must keep their names until they are deleted. An editor that deletes a
-/// document before saving it again must not lose the codecs, which the decoded view hides.
+/// document before saving it again must not lose the codecs, which the mounted tree hides.
 pub const REMOVED: &str = ".zarrfs-zarray";
 
 /// The names of the documents of groups and arrays.
@@ -87,7 +87,7 @@ pub enum StoredNode {
     Other,
 }
 
-/// A metadata document of the decoded view.
+/// A metadata document of the mounted tree.
 pub struct MetadataDocument {
     /// The text.
     pub text: Vec<u8>,
@@ -180,13 +180,13 @@ enum DocumentKind {
     Removed,
 }
 
-/// The Zarr hierarchy in a store: finds nodes by path, reads their documents as the decoded view
+/// The Zarr hierarchy in a store: finds nodes by path, reads their documents as the mounted tree
 /// shows them, and changes them.
 ///
 /// Nodes have no handles: each call takes a [`Key`] and looks at the store again, so that changes
 /// by other processes are visible. Parsed arrays are cached by the version of their document, and a
 /// caller that holds an [`Array`] gets the same object as long as the document stays unchanged.
-/// Methods that end in `_view` return documents of the decoded view; the submodules `document`,
+/// Methods that begin with `shown_` return documents of the mounted tree; the submodules `document`,
 /// `array_document`, `namespace`, `resize` and `migrate` contain the changes. A change holds a lock
 /// on its subtree and keeps `.zmetadata` up to date (`consolidated`).
 ///
@@ -206,7 +206,7 @@ enum DocumentKind {
 ///
 /// let Some(StoredNode::Array(array)) = hierarchy.find(&key)? else { panic!("no array") };
 /// assert_eq!(array.metadata().shape, [365, 180]);
-/// let view = hierarchy.array_view(&key)?.unwrap();
+/// let view = hierarchy.shown_array(&key)?.unwrap();
 /// assert!(String::from_utf8_lossy(&view.text).contains(r#""compressor": null"#));
 /// # Ok::<(), zarrfs_base::error::Error>(())
 /// ```
@@ -214,7 +214,7 @@ pub struct Hierarchy {
     store: Arc<dyn Store>,
     v1_order: V1Order,
     compressor: Option<CodecConfig>,
-    view: ViewFormat,
+    view: ShownFormat,
     only_describes: bool,
     /// Whether the store is a directory of stores.
     holds_stores: bool,
@@ -247,7 +247,7 @@ impl Hierarchy {
             store,
             v1_order,
             compressor: None,
-            view: ViewFormat::default(),
+            view: ShownFormat::default(),
             only_describes: false,
             holds_stores: false,
             stats,
@@ -267,7 +267,7 @@ impl Hierarchy {
     }
 
     /// Sets the format of the documents that nodes of v3 show.
-    pub fn with_view(self, view: ViewFormat) -> Self {
+    pub fn with_view(self, view: ShownFormat) -> Self {
         Hierarchy { view, ..self }
     }
 

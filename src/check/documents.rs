@@ -136,7 +136,7 @@ impl Check<'_> {
         if self.hierarchy.attributes_key(key).name() == ZARR_JSON {
             return self.hierarchy.attributes(key).unwrap_or_default();
         }
-        let attributes = match self.hierarchy.attributes_view(key) {
+        let attributes = match self.hierarchy.shown_attributes(key) {
             Ok(Some(document)) => json::parse_object(&document.text),
             Ok(None) => Ok(Object::default()),
             Err(e) => Err(e),

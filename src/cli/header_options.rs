@@ -2,7 +2,7 @@
 //! shows, and the Zarr format of its documents.
 
 use super::{PROGRAMS, words};
-use crate::array::hierarchy::{Hierarchy, ViewFormat};
+use crate::array::hierarchy::{Hierarchy, ShownFormat};
 use crate::cache::Cache;
 use crate::export::{Format, NetcdfOptions, NetcdfVersion};
 use crate::fs::tree::{Headers, Tree, Views};
@@ -37,10 +37,10 @@ pub struct HeadersArgs {
     ///
     /// With v2, a store of v3 shows .zgroup, .zarray, .zattrs and .zmetadata in place of zarr.json,
     /// for programs that know no other format. Writes to them are stored in zarr.json.
-    #[arg(long, value_parser = words(&[("stored", ViewFormat::Stored), ("v2", ViewFormat::V2)]),
+    #[arg(long, value_parser = words(&[("stored", ShownFormat::Stored), ("v2", ShownFormat::V2)]),
         value_name = "FORMAT", default_value = "stored", hide_possible_values = true,
         hide_default_value = true)]
-    view: ViewFormat,
+    view: ShownFormat,
 }
 
 /// Options of everything that shows groups as netCDF files.

@@ -272,10 +272,10 @@ impl Tree {
             MetadataFile::Zarr if self.hierarchy.shows_inline(key)? => {
                 return self.consolidated(key, file, age);
             }
-            MetadataFile::Zarr => self.hierarchy.zarr_view(key),
-            MetadataFile::Array => self.hierarchy.array_view(key),
-            MetadataFile::Group => self.hierarchy.group_view(key),
-            MetadataFile::Attributes => self.hierarchy.attributes_view(key),
+            MetadataFile::Zarr => self.hierarchy.shown_zarr_json(key),
+            MetadataFile::Array => self.hierarchy.shown_array(key),
+            MetadataFile::Group => self.hierarchy.shown_group(key),
+            MetadataFile::Attributes => self.hierarchy.shown_attributes(key),
             MetadataFile::Consolidated => return self.consolidated(key, file, age),
         };
         Ok(document?.map(Arc::new))
@@ -308,8 +308,8 @@ impl Tree {
             return Ok(Some(document.clone()));
         }
         let document = match file {
-            MetadataFile::Zarr => self.hierarchy.inline_view(key)?,
-            _ => self.hierarchy.consolidated_view(key)?,
+            MetadataFile::Zarr => self.hierarchy.shown_inline(key)?,
+            _ => self.hierarchy.shown_consolidated(key)?,
         };
         let document = document.map(Arc::new);
         if let Some(document) = &document {

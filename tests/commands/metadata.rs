@@ -392,7 +392,7 @@ fn change(h: &Hierarchy) {
     h.set_attribute(&key("g/a"), "units", Some(b"{\"si\": true}"))
         .unwrap();
     // zarr-python resizes by writing back the document that the mount shows, with another shape
-    let view: Value = serde_json::from_str(&array(h, "g/f").metadata().decoded_view()).unwrap();
+    let view: Value = serde_json::from_str(&array(h, "g/f").metadata().shown_document()).unwrap();
     let mut view = view.as_object().unwrap().clone();
     view["shape"] = json!([7, 9]);
     h.put_document(
@@ -591,7 +591,7 @@ fn writing_back_the_shown_documents_changes_nothing() {
             let document = path.join(key.as_str()).join(".zarray");
             let stored = std::fs::read(&document).unwrap();
             let put = |text: &[u8]| h.put_document(key, MetadataFile::Array, text).unwrap();
-            put(array.metadata().decoded_view().as_bytes());
+            put(array.metadata().shown_document().as_bytes());
             assert_eq!(
                 std::fs::read(&document).unwrap(),
                 stored,
@@ -606,7 +606,7 @@ fn writing_back_the_shown_documents_changes_nothing() {
             let before = flat(array);
             for shape in [shape.iter().map(|n| n + 1).collect::<Vec<_>>(), shape] {
                 let mut view: Value =
-                    serde_json::from_str(&array.metadata().decoded_view()).unwrap();
+                    serde_json::from_str(&array.metadata().shown_document()).unwrap();
                 view["shape"] = json!(shape);
                 put(view.to_string().as_bytes());
             }

@@ -1,5 +1,5 @@
-//! Stores documents of arrays that users of the decoded view write: a `.zarray`, or a `zarr.json`.
-//! The decoded view hides codecs, keys and shards, so an existing array keeps its own. A change
+//! Stores documents of arrays that users of the mounted tree write: a `.zarray`, or a `zarr.json`.
+//! The mounted tree hides codecs, keys and shards, so an existing array keeps its own. A change
 //! that would alter the meaning of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, needs_migration, refused};

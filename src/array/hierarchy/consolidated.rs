@@ -2,7 +2,7 @@
 //! object in the `zarr.json` of a group in v3 (in the form of zarr-python 3; the specification does
 //! not define it). The stored one is updated with each change: the update re-reads the changed
 //! documents and edits the entries that are stored by then, so that changes of other processes are
-//! kept. What a mount shows is in [`consolidated_views`](super::consolidated_views).
+//! kept. What a mount shows is in [`shown_consolidated`](super::shown_consolidated).
 
 use super::document::{refused, size_limit};
 use super::{DocumentFormat, Hierarchy, MetadataDocument, StoredNode};
@@ -41,7 +41,7 @@ pub enum Stale {
 
 impl Hierarchy {
     /// Stores a `.zmetadata` that a user wrote to the group at `key`. Its content is checked but
-    /// not used, because the user's entries are decoded views; the new one is made from the stored
+    /// not used, because the user's entries are shown documents; the new one is made from the stored
     /// documents.
     pub(super) fn put_consolidated(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZMETADATA);

@@ -1,9 +1,9 @@
-//! Stores metadata documents that users of the decoded view write: each is checked, converted to
+//! Stores metadata documents that users of the mounted tree write: each is checked, converted to
 //! its stored form, and stored by one put. A refused document changes nothing.
 
 use super::{
-    DocumentFormat, DocumentKind, Hierarchy, MetadataFile, REMOVED, StoredNode, Unmarked,
-    ViewFormat,
+    DocumentFormat, DocumentKind, Hierarchy, MetadataFile, REMOVED, ShownFormat, StoredNode,
+    Unmarked,
 };
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json::{self, Map, Object, Value};
@@ -24,7 +24,7 @@ const MAX_NAME: usize = 255;
 pub(super) type DocumentChange<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
 
 impl Hierarchy {
-    /// Stores a document of the group or array at `key` as a user of the decoded view wrote it. A
+    /// Stores a document of the group or array at `key` as a user of the mounted tree wrote it. A
     /// new `.zarray` creates an array; an existing array keeps its codecs.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Hierarchy {
         match file {
             _ if !there => Err(Error::not_found("no such document").context(document)),
             MetadataFile::Consolidated => Ok(()),
-            // in a view as v2 it is the zarr.json that was removed
+            // in a tree shown as v2 it is the zarr.json that was removed
             MetadataFile::Array => self.consolidate(key, &[ZARRAY, ZARR_JSON]),
             _ => self.consolidate(key, &[file.name()]),
         }
@@ -197,7 +197,7 @@ impl Hierarchy {
 
     fn put_zarr_json(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZARR_JSON);
-        if self.view == ViewFormat::V2 {
+        if self.view == ShownFormat::V2 {
             let why = "this mount shows documents of Zarr v2: mount the store without --view v2 to write zarr.json";
             return Err(Error::invalid(why).context(document));
         }
@@ -207,7 +207,7 @@ impl Hierarchy {
         }
     }
 
-    /// Stores the document of a group. In a view as v2 a `.zgroup` makes a new group of v3, and
+    /// Stores the document of a group. In a tree shown as v2 a `.zgroup` makes a new group of v3, and
     /// leaves an existing one unchanged.
     fn put_group(&self, key: &Key, format: DocumentFormat, text: &[u8]) -> Result<()> {
         let document = key.join(format.group_file().name());
@@ -239,7 +239,7 @@ impl Hierarchy {
         let text = node::rewrite(text, CONSOLIDATED, consolidated.map(str::as_bytes))?;
         self.put_group_text(key, DocumentFormat::V3, &text)?;
         if written.is_some() {
-            // its entries are decoded views, so the stored metadata is made from the stored
+            // its entries are shown documents, so the stored metadata is made from the stored
             // documents
             self.make_consolidated(DocumentFormat::V3, key)?;
         }

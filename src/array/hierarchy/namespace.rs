@@ -1,5 +1,5 @@
 //! Creates directories and groups, and removes and renames groups, arrays and plain keys, with the
-//! semantics of mkdir(2), rmdir(2) and rename(2). Keys that the decoded view hides are included.
+//! semantics of mkdir(2), rmdir(2) and rename(2). Keys that the mounted tree hides are included.
 
 use super::array_document::erase_chunks;
 use super::{DocumentFormat, Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};

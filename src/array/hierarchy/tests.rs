@@ -15,7 +15,7 @@ mod namespace;
 mod consolidated_store;
 mod serialized;
 mod shapes;
-mod v2_view;
+mod as_v2;
 mod v3;
 
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":{"id":"zlib"},"fill_value":0,
@@ -123,13 +123,13 @@ fn the_consolidated_view_is_made_from_existing_documents() {
         (".zmetadata", "stale"),
     ]);
     store.insert("x/.zattrs", "{\"scale\": NaN}");
-    let view = h.consolidated_view(&Key::root()).unwrap().unwrap().text;
+    let view = h.shown_consolidated(&Key::root()).unwrap().unwrap().text;
     let view = json::parse(&view).unwrap();
     let names: Vec<&String> = view["metadata"].as_object().unwrap().keys().collect();
     assert_eq!(names, [".zgroup", "x/.zarray", "x/.zattrs"]);
     assert!(view["metadata"]["x/.zarray"]["compressor"].is_null());
     store.remove(".zmetadata");
-    assert!(h.consolidated_view(&Key::root()).unwrap().is_none());
+    assert!(h.shown_consolidated(&Key::root()).unwrap().is_none());
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn documents_may_begin_with_a_byte_order_mark() {
         assert!(object(&store, document).to_string().contains("\"a\""));
         store.insert(document, marked(&text(&store, document).unwrap()));
         assert!(
-            h.consolidated_view(&Key::root()).is_ok()
+            h.shown_consolidated(&Key::root()).is_ok()
                 && h.stale_consolidated(DocumentFormat::V3, &Key::root())
                     .unwrap()
                     .is_empty()

@@ -3,12 +3,12 @@
 //! zarr-python.
 
 use super::format::attributes_member;
-use super::{DocumentFormat, Hierarchy, MetadataDocument, StoredNode, ViewFormat, is_foreign};
+use super::{DocumentFormat, Hierarchy, MetadataDocument, ShownFormat, StoredNode, is_foreign};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json;
 use zarrfs_base::memory::lock;
 use zarrfs_format::metadata::v3::node::{self, GROUP_DOCUMENT_V3, NodeType, node_type};
-use zarrfs_format::metadata::v3::view::array_view;
+use zarrfs_format::metadata::v3::shown::shown_array;
 use zarrfs_format::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZGROUP};
 use zarrfs_store::{EntryKind, Key, Stat};
 
@@ -122,11 +122,11 @@ impl Hierarchy {
     }
 
     /// Returns the `zarr.json` as the mount shows it, apart from consolidated metadata
-    /// ([`Hierarchy::inline_view`]): of an array with decoded chunks, that of a group, a generated
+    /// ([`Hierarchy::shown_inline`]): of an array with decoded chunks, that of a group, a generated
     /// one for a prefix without documents in a store of v3, and for a damaged array the stored one.
-    /// A view as v2 has none.
-    pub fn zarr_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        if self.view == ViewFormat::V2 {
+    /// A tree shown as v2 has none.
+    pub fn shown_zarr_json(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        if self.view == ShownFormat::V2 {
             return Ok(None);
         }
         let Some(found) = self.v3_document(key)? else {
@@ -152,7 +152,7 @@ impl Hierarchy {
         let Some((object, _)) = self.stored_object(&found.key)? else {
             return Ok(None);
         };
-        let text = array_view(&object, array.metadata()).into_bytes();
+        let text = shown_array(&object, array.metadata()).into_bytes();
         MetadataDocument::made(text, found.stat).map(Some)
     }
 

@@ -1,6 +1,6 @@
 //! A document of an array that a user wrote, and the document that is stored for it: one of the
 //! same format, or in a mount that shows v3 as v2 a `zarr.json` for a `.zarray`. The stored one
-//! keeps what the decoded view hides.
+//! keeps what the mounted tree hides.
 
 use super::document::refused;
 use super::{DocumentFormat, DocumentKind};
@@ -127,7 +127,7 @@ impl<'a> WrittenArray<'a> {
     }
 
     /// Returns the document, and its metadata, of an array without chunks in place of `stored`,
-    /// whose fields it keeps where the decoded view hides them.
+    /// whose fields it keeps where the mounted tree hides them.
     pub fn replacement(
         &self,
         stored: &Map<String, Value>,
@@ -171,7 +171,7 @@ impl<'a> WrittenArray<'a> {
         fields
     }
 
-    /// Returns the fields, with the stored ones that the decoded view hid.
+    /// Returns the fields, with the stored ones that the mounted tree hid.
     fn with_hidden_v2(
         &self,
         stored: &Map<String, Value>,
@@ -231,7 +231,7 @@ impl<'a> WrittenArray<'a> {
 }
 
 /// Returns a field that a written `.zarray` changes and that must not change. A null codec and the
-/// separator of the decoded view are not changes.
+/// separator of the mounted tree are not changes.
 fn differs_v2(array: &Array, written: &ArrayMetadata) -> Option<&'static str> {
     let stored = array.metadata();
     let same_dtype = written.dtype == stored.dtype
@@ -254,7 +254,7 @@ fn differs_v2(array: &Array, written: &ArrayMetadata) -> Option<&'static str> {
         .map(|(field, _)| field)
 }
 
-/// Returns whether `written` has only the filters that the decoded view shows.
+/// Returns whether `written` has only the filters that the mounted tree shows.
 fn shows_no_filters(stored: &ArrayMetadata, written: &ArrayMetadata) -> bool {
     written.filters.is_empty() || written.filters.iter().eq(stored.object_codec())
 }
@@ -289,7 +289,7 @@ fn merged_into_v3(
     let mut fields = stored.clone();
     fields.insert("shape".into(), new.shape.clone().into());
     // the stored one may have no spelling in v2
-    let shown = ArrayMetadata::parse(old.decoded_view().as_bytes())?;
+    let shown = ArrayMetadata::parse(old.shown_document().as_bytes())?;
     let is_kept = if old.has_objects() {
         new.fill_value == shown.fill_value
     } else {

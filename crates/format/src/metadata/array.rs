@@ -57,7 +57,7 @@ impl Order {
 ///     "fill_value": 7, "compressor": {"id": "zlib", "level": 1}, "filters": null}"#;
 /// let metadata = ArrayMetadata::parse(document)?;
 /// assert_eq!((metadata.shape.as_slice(), metadata.flat_size()), (&[10, 6][..], 240));
-/// assert!(metadata.decoded_view().contains(r#""compressor": null"#));
+/// assert!(metadata.shown_document().contains(r#""compressor": null"#));
 /// # Ok::<(), zarrfs_base::error::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -434,9 +434,9 @@ impl ArrayMetadata {
         ]
     }
 
-    /// Returns the `.zarray` document of the decoded view: a v2 array without compressor and
+    /// Returns the `.zarray` document of the mounted tree: a v2 array without compressor and
     /// filters, except the object codec, with chunk keys separated by `.`.
-    pub fn decoded_view(&self) -> String {
+    pub fn shown_document(&self) -> String {
         let kept = self
             .object_codec()
             .map(std::slice::from_ref)

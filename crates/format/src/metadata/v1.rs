@@ -92,8 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn the_decoded_view_is_v2() {
-        let view = meta("\"bz2\"", "3", V1Order::Zarr1).unwrap().decoded_view();
+    fn the_shown_document_is_v2() {
+        let view = meta("\"bz2\"", "3", V1Order::Zarr1)
+            .unwrap()
+            .shown_document();
         assert!(
             view.contains(r#""fill_value": "NaN""#) && view.contains(r#""zarr_format": 2"#),
             "{view}"

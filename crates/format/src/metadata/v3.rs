@@ -10,4 +10,4 @@ pub mod from_v2;
 pub mod grid;
 pub mod merge;
 pub mod node;
-pub mod view;
+pub mod shown;

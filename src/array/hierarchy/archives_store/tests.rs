@@ -281,7 +281,7 @@ fn no_documents_are_made_up_outside_of_stores() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "x.zarr/g/a/.zarray", ARRAY.as_bytes());
     let hierarchy = hierarchy(folder.path());
-    let group = |name: &str| hierarchy.group_view(&key(name)).unwrap().is_some();
+    let group = |name: &str| hierarchy.shown_group(&key(name)).unwrap().is_some();
     assert!(!group("") && !group("x.zarr") && group("x.zarr/g"));
     for name in ["plain", "plain/new.zarr", "plain/new.zarr/g", "x.zarr/h"] {
         hierarchy.create_group(&key(name)).unwrap();

@@ -111,7 +111,7 @@ fn the_hierarchy_takes_three_requests() {
         ("value", "nothing", "nothing")
     );
     // the view is made from the documents that exist
-    let view = json::parse(&h.consolidated_view(&Key::root()).unwrap().unwrap().text).unwrap();
+    let view = json::parse(&h.shown_consolidated(&Key::root()).unwrap().unwrap().text).unwrap();
     assert_eq!(view["metadata"].as_object().unwrap().len(), 5);
 }
 
@@ -327,7 +327,7 @@ fn a_listing_store_uses_zmetadata_only_on_request() {
     memory.insert(".zmetadata", consolidated(&VALUES));
     assert_eq!((found(&h, "g"), found(&h, "g/x")), ("group", "nothing"));
     // it shows no .zmetadata that is generated from the few known documents
-    assert!(h.consolidated_view(&Key::root()).unwrap().is_none());
+    assert!(h.shown_consolidated(&Key::root()).unwrap().is_none());
 }
 
 /// "chunks under `0/0` without `dimension_separator`": where nothing is listed, the first chunk

@@ -178,7 +178,7 @@ fn a_new_shape_keeps_other_changes_of_the_document() {
     h.resize(&x, &[8]).unwrap();
     assert_eq!(object(&memory, "x/.zarray")["fill_value"], 0);
     // fields that a user may not change come from the stored document
-    let view = String::from_utf8(h.array_view(&key("x")).unwrap().unwrap().text).unwrap();
+    let view = String::from_utf8(h.shown_array(&key("x")).unwrap().unwrap().text).unwrap();
     raced.before_next(|store| {
         store.insert(
             "x/.zarray",

@@ -196,13 +196,13 @@ fn the_default_compressor_is_for_new_arrays_without_one() {
         None,
         "its chunks are there already, uncompressed"
     );
-    let view = h.array_view(&key("new")).unwrap().unwrap().text;
+    let view = h.shown_array(&key("new")).unwrap().unwrap().text;
     assert!(json::parse(&view).unwrap()["compressor"].is_null());
 }
 
-/// Changes the decoded view of `x`, and writes it back.
+/// Changes the mounted tree of `x`, and writes it back.
 fn write_back(h: &Hierarchy, change: impl FnOnce(&mut Value)) -> Result<()> {
-    let mut view = json::parse(&h.array_view(&key("x")).unwrap().unwrap().text).unwrap();
+    let mut view = json::parse(&h.shown_array(&key("x")).unwrap().unwrap().text).unwrap();
     change(&mut view);
     h.put_document(
         &key("x"),
@@ -311,7 +311,7 @@ fn an_array_outlives_its_document_until_its_directory_goes() {
     let remove = |file| h.remove_document(&key("x"), file);
     remove(MetadataFile::Array).unwrap();
     assert!(text(&store, "x/.zarray").is_none());
-    assert!(h.array_view(&key("x")).unwrap().is_none());
+    assert!(h.shown_array(&key("x")).unwrap().is_none());
     assert_eq!(
         remove(MetadataFile::Array).unwrap_err().kind(),
         Kind::NotFound
@@ -326,7 +326,7 @@ fn an_array_outlives_its_document_until_its_directory_goes() {
         libc::ENOTEMPTY
     );
     // an editor moves the document away, then writes the view that it has read
-    let view = array(&h, "x").metadata().decoded_view();
+    let view = array(&h, "x").metadata().shown_document();
     h.put_document(&key("x"), MetadataFile::Array, view.as_bytes())
         .unwrap();
     assert_eq!(

@@ -26,7 +26,7 @@ fn groups_are_created_like_directories() {
     make(".git").unwrap();
     make(".git/objects").unwrap();
     assert_eq!(h.list(&key(".git/objects")).unwrap().count(), 0);
-    assert!(h.group_view(&key(".git/objects")).unwrap().is_none());
+    assert!(h.shown_group(&key(".git/objects")).unwrap().is_none());
     let all = [
         ".git/",
         ".git/objects/",
@@ -46,17 +46,17 @@ fn groups_are_created_like_directories() {
 fn a_directory_shows_no_document_until_one_is_written() {
     const GROUP_V3: &str = r#"{"zarr_format":3,"node_type":"group"}"#;
     for (root, view) in [
-        (".zgroup", ViewFormat::Stored),
-        ("zarr.json", ViewFormat::Stored),
-        ("zarr.json", ViewFormat::V2),
+        (".zgroup", ShownFormat::Stored),
+        ("zarr.json", ShownFormat::Stored),
+        ("zarr.json", ShownFormat::V2),
     ] {
         let text = if root == "zarr.json" { GROUP_V3 } else { GROUP };
         let (store, h) = hierarchy(&[(root, text), ("found/x/1", "")]);
         let h = h.with_view(view);
         let shown = |path: &str| {
-            h.group_view(&key(path))
+            h.shown_group(&key(path))
                 .unwrap()
-                .or(h.zarr_view(&key(path)).unwrap())
+                .or(h.shown_zarr_json(&key(path)).unwrap())
                 .is_some()
         };
         for path in ["g", "g/sub", "g/sub/b"] {
@@ -74,7 +74,7 @@ fn a_directory_shows_no_document_until_one_is_written() {
         h.rename(&key("g/sub"), &key("moved")).unwrap();
         assert!(!shown("moved") && !shown("moved/b"));
         let (file, text) = match view {
-            ViewFormat::Stored if root == "zarr.json" => (MetadataFile::Zarr, GROUP_V3),
+            ShownFormat::Stored if root == "zarr.json" => (MetadataFile::Zarr, GROUP_V3),
             _ => (MetadataFile::Group, GROUP),
         };
         h.put_document(&key("moved"), file, text.as_bytes())
@@ -118,13 +118,13 @@ fn a_directory_takes_documents_of_either_format_in_any_order() {
             ["two/", "two/.zattrs", "two/.zgroup", "zarr.json"]
         );
         assert!(
-            h.group_view(&key("two")).unwrap().is_some()
-                && h.zarr_view(&key("two")).unwrap().is_none()
+            h.shown_group(&key("two")).unwrap().is_some()
+                && h.shown_zarr_json(&key("two")).unwrap().is_none()
         );
         h.make_directory(&key("three")).unwrap();
         h.set_attribute(&key("three"), "a", Some(b"1")).unwrap();
         assert!(
-            h.zarr_view(&key("three")).unwrap().is_some()
+            h.shown_zarr_json(&key("three")).unwrap().is_some()
                 && text(&store, "three/zarr.json").is_some()
         );
     }

@@ -159,7 +159,8 @@ proptest! {
 
 #[test]
 fn listed_chunks_are_continued_by_the_last_length() {
-    let view = |h: &Hierarchy| json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
+    let view =
+        |h: &Hierarchy| json::parse(&h.shown_zarr_json(&key("x")).unwrap().unwrap().text).unwrap();
     let (store, h) = hierarchy(&[(
         "x/zarr.json",
         &document_v3(&[7, 4], &[vec![2, 2, 3], vec![2, 2]], &[]),

@@ -111,7 +111,7 @@ fn writing_the_view_back_keeps_codecs_and_keys() {
         ("x/zarr.json", PACKED),
         ("x/c/0", "chunk"),
     ]);
-    let view = || json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
+    let view = || json::parse(&h.shown_zarr_json(&key("x")).unwrap().unwrap().text).unwrap();
     assert_eq!(
         json::write(&view()["codecs"]),
         r#"[{"name":"bytes","configuration":{"endian":"little"}}]"#
@@ -270,7 +270,8 @@ fn an_array_without_chunks_becomes_what_was_written() {
         .flat_map(|d| pairs.iter().map(move |p| (d, *p)))
     {
         let (_, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", document)]);
-        let mut changed = json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
+        let mut changed =
+            json::parse(&h.shown_zarr_json(&key("x")).unwrap().unwrap().text).unwrap();
         changed[*one] = json::parse(value.as_bytes()).unwrap();
         changed[*two] = json::parse(other.as_bytes()).unwrap();
         let text = json::write(&changed);
@@ -330,7 +331,8 @@ fn what_the_mount_hides_stays_where_only_the_type_changes() {
         (&strings, ""),
     ] {
         let (store, h) = hierarchy(&[("zarr.json", GROUP), ("x/zarr.json", document)]);
-        let mut changed = json::parse(&h.zarr_view(&key("x")).unwrap().unwrap().text).unwrap();
+        let mut changed =
+            json::parse(&h.shown_zarr_json(&key("x")).unwrap().unwrap().text).unwrap();
         match new_type {
             "" => changed["chunk_grid"]["configuration"]["chunk_shape"] = vec![3].into(),
             _ => changed["data_type"] = json::parse(new_type.as_bytes()).unwrap(),
@@ -360,8 +362,8 @@ fn where_both_formats_have_documents_zarr_json_counts() {
     ]);
     assert_eq!(array(&h, "both").metadata().zarr_format, 3);
     assert_eq!(array(&h, "both").size(), 16);
-    assert!(h.array_view(&key("both")).unwrap().is_none());
-    assert!(h.zarr_view(&key("two")).unwrap().is_none());
+    assert!(h.shown_array(&key("both")).unwrap().is_none());
+    assert!(h.shown_zarr_json(&key("two")).unwrap().is_none());
     refuse(&h, "two", PACKED, "an array of Zarr v1 or v2 stands here");
     let e = h
         .put_document(&key("both"), MetadataFile::Array, ARRAY.as_bytes())
@@ -511,7 +513,7 @@ fn consolidated_metadata_that_a_user_writes_are_made_of_stored_documents() {
     assert_eq!(*entry, json::parse(PACKED.as_bytes()).unwrap());
     let kind = &document["consolidated_metadata"];
     assert!(kind["kind"] == "inline" && kind["must_understand"] == false);
-    let view = json::parse(&h.zarr_view(&key("")).unwrap().unwrap().text).unwrap();
+    let view = json::parse(&h.shown_zarr_json(&key("")).unwrap().unwrap().text).unwrap();
     assert_eq!(json::write(&view), GROUP);
 }
 
@@ -527,8 +529,10 @@ fn the_view_of_a_group_has_consolidated_metadata_where_the_stored_one_has() {
     ] {
         store.insert(path, document);
     }
-    let view = |path: &str| json::parse(&h.inline_view(&key(path)).unwrap().unwrap().text).unwrap();
-    let shown = |path: &str| json::parse(&h.zarr_view(&key(path)).unwrap().unwrap().text).unwrap();
+    let view =
+        |path: &str| json::parse(&h.shown_inline(&key(path)).unwrap().unwrap().text).unwrap();
+    let shown =
+        |path: &str| json::parse(&h.shown_zarr_json(&key(path)).unwrap().unwrap().text).unwrap();
     let root = view("");
     assert_eq!(
         (&root["attributes"]["a"], &root["node_type"]),
@@ -560,7 +564,7 @@ fn the_view_of_a_group_has_consolidated_metadata_where_the_stored_one_has() {
             .unwrap()
             .is_empty()
     );
-    // documents that could not be read there, and none of a view as v2
+    // documents that could not be read there, and none of a tree shown as v2
     let large = PACKED.replacen(
         "{",
         &format!(
@@ -575,7 +579,7 @@ fn the_view_of_a_group_has_consolidated_metadata_where_the_stored_one_has() {
             .get("y")
             .is_none()
     );
-    assert!(!h.with_view(ViewFormat::V2).shows_inline(&key("")).unwrap());
+    assert!(!h.with_view(ShownFormat::V2).shows_inline(&key("")).unwrap());
 }
 
 #[test]

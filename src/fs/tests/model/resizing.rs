@@ -97,7 +97,7 @@ impl Model {
             .fs
             .tree
             .hierarchy()
-            .zarr_view(&key)?
+            .shown_zarr_json(&key)?
             .map(|view| json::parse(&view.text));
         let mut view = view.transpose()?.unwrap_or_default();
         view["shape"] = new.to_vec().into();

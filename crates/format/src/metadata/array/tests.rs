@@ -11,7 +11,7 @@ fn doc(change: &str, value: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_document_and_its_decoded_view() {
+fn a_document_and_its_shown_document() {
     let m = ArrayMetadata::parse(&doc("extra", "1")).unwrap();
     assert_eq!(
         (m.shape.as_slice(), m.order, m.separator),
@@ -19,7 +19,7 @@ fn a_document_and_its_decoded_view() {
     );
     assert_eq!(m.compressor.as_ref().unwrap().id, "zlib");
     assert_eq!(
-        m.decoded_view().replace(['\n', ' '], ""),
+        m.shown_document().replace(['\n', ' '], ""),
         r#"{"chunks":[4,4],"compressor":null,"dimension_separator":".","dtype":"<i4","fill_value":0,"filters":null,"order":"F","shape":[10,6],"zarr_format":2}"#
     );
 }

@@ -31,7 +31,7 @@ pub fn array_document(metadata: &ArrayMetadata) -> Result<String> {
             "chunks of different lengths have no form in v2",
         ));
     }
-    Ok(metadata.decoded_view())
+    Ok(metadata.shown_document())
 }
 
 /// Returns the names of the dimensions if every dimension has one.

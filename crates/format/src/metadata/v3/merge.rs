@@ -2,7 +2,7 @@
 //! edited the shown document of decoded chunks, or created the array and writes its own document
 //! again. In both cases the stored grid, keys and codecs stay as they are.
 
-use super::view::{shown_codecs, shown_grid};
+use super::shown::{shown_codecs, shown_grid};
 use crate::chunk_key::Separator;
 use crate::data_type::DataType;
 use crate::metadata::ArrayMetadata;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::chunk_key::Separator;
 use crate::metadata::v3::merge::{differs_v3, merged_v3};
-use crate::metadata::v3::view::array_view;
+use crate::metadata::v3::shown::shown_array;
 use proptest::prelude::*;
 use zarrfs_base::error::Kind;
 use zarrfs_base::json::json;
@@ -337,7 +337,7 @@ fn a_view_describes_the_same_array_and_is_its_own_view() {
         let stored = document(changes.clone());
         let object = json::parse_object(&stored).unwrap();
         let old = ArrayMetadata::parse_v3(&stored).unwrap();
-        let shown = array_view(&object, &old);
+        let shown = shown_array(&object, &old);
         let new = ArrayMetadata::parse_v3(shown.as_bytes()).unwrap();
         assert_eq!(
             (&new.shape, &new.chunks, &new.dtype, &new.fill),
@@ -345,7 +345,7 @@ fn a_view_describes_the_same_array_and_is_its_own_view() {
         );
         assert!(new.filters.iter().eq(old.object_codec()) && !new.has_key_prefix());
         let object = json::parse_object(shown.as_bytes()).unwrap();
-        assert_eq!(array_view(&object, &new), shown, "{changes}");
+        assert_eq!(shown_array(&object, &new), shown, "{changes}");
     }
 }
 
@@ -354,7 +354,7 @@ fn a_written_document_keeps_codecs_and_keys() {
     let text = document(json!({}));
     let stored = json::parse_object(&text).unwrap();
     let old = ArrayMetadata::parse_v3(&text).unwrap();
-    let view = json::parse_object(array_view(&stored, &old).as_bytes()).unwrap();
+    let view = json::parse_object(shown_array(&stored, &old).as_bytes()).unwrap();
     let check = |written: &Map<String, Value>| {
         let new = ArrayMetadata::parse_v3(json::write(&Value::Object(written.clone())).as_bytes())
             .unwrap();
@@ -491,7 +491,7 @@ fn a_sharded_array_is_described_and_rewritten_by_its_creator() {
     );
     assert_eq!(plain[2].1, Value::Null);
 
-    let view = json::parse_object(array_view(&stored, &old).as_bytes()).unwrap();
+    let view = json::parse_object(shown_array(&stored, &old).as_bytes()).unwrap();
     for written in [&stored, &view] {
         let mut written = (**written).clone();
         written.insert("shape".into(), json!([20, 6]));
@@ -544,7 +544,7 @@ fn chunks_of_different_lengths_are_shown_as_they_are_stored() {
             .replace(", ", ","),
         r#"{"id":"transpose","shape":[2,1],"order":[1,0]}"#
     );
-    let view = json::parse_object(array_view(&stored, &old).as_bytes()).unwrap();
+    let view = json::parse_object(shown_array(&stored, &old).as_bytes()).unwrap();
     assert_eq!(view["chunk_grid"], stored["chunk_grid"]);
     let shown =
         ArrayMetadata::parse_v3(json::write(&Value::Object((*view).clone())).as_bytes()).unwrap();
@@ -594,11 +594,11 @@ proptest! {
         let object = json::parse_object(&stored).unwrap();
         let old = ArrayMetadata::parse_v3(&stored).unwrap();
         prop_assert_eq!(&old.chunks, if is_sharded { &inner } else { &outer });
-        let shown = array_view(&object, &old);
+        let shown = shown_array(&object, &old);
         let new = ArrayMetadata::parse_v3(shown.as_bytes()).unwrap();
         prop_assert_eq!((&new.shape, &new.chunks, &new.dtype, &new.fill), (&old.shape, &old.chunks, &old.dtype, &old.fill));
         prop_assert!(new.stated_filters().next().is_none() && new.shards.is_empty() && !new.has_key_prefix());
         let object = json::parse_object(shown.as_bytes()).unwrap();
-        prop_assert_eq!(array_view(&object, &new), shown);
+        prop_assert_eq!(shown_array(&object, &new), shown);
     }
 }

@@ -20,7 +20,7 @@ use zarrfs_store::Key;
 
 /// The format of the documents that nodes of v3 show. Nodes of v1 and v2 always show those of v2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ViewFormat {
+pub enum ShownFormat {
     /// The format that is stored.
     #[default]
     Stored,
@@ -36,7 +36,7 @@ impl Hierarchy {
     ///
     /// The store fails.
     pub fn shows_as_v2(&self, key: &Key) -> Result<bool> {
-        if self.view != ViewFormat::V2 {
+        if self.view != ShownFormat::V2 {
             return Ok(false);
         }
         match self.removed_document(key)? {

@@ -1,7 +1,7 @@
 //! Stores of v3 that show documents of v2.
 
 use super::*;
-use crate::array::hierarchy::ViewFormat;
+use crate::array::hierarchy::ShownFormat;
 
 const GROUP: &str = r#"{"zarr_format":3,"node_type":"group","attributes":{"a":1}}"#;
 
@@ -24,7 +24,7 @@ fn with(field: &str, value: &str) -> String {
 
 fn view(values: &[(&str, &str)]) -> (Arc<MemoryStore>, Hierarchy) {
     let (store, h) = hierarchy(&[&[("zarr.json", GROUP)], values].concat());
-    (store, h.with_view(ViewFormat::V2))
+    (store, h.with_view(ShownFormat::V2))
 }
 
 fn shown(document: Result<Option<MetadataDocument>>) -> Option<Value> {
@@ -50,27 +50,27 @@ fn documents_of_v3_are_shown_as_v2() {
         ("y/.zarray", ARRAY),
     ]);
     for path in ["", "g", "plain"] {
-        assert_json(shown(h.group_view(&key(path))), r#"{"zarr_format":2}"#);
-        assert!(shown(h.zarr_view(&key(path))).is_none());
+        assert_json(shown(h.shown_group(&key(path))), r#"{"zarr_format":2}"#);
+        assert!(shown(h.shown_zarr_json(&key(path))).is_none());
     }
-    assert_json(shown(h.attributes_view(&key(""))), r#"{"a":1}"#);
-    assert!(shown(h.attributes_view(&key("g"))).is_none());
+    assert_json(shown(h.shown_attributes(&key(""))), r#"{"a":1}"#);
+    assert!(shown(h.shown_attributes(&key("g"))).is_none());
     let x = key("g/x");
-    assert_json(shown(h.array_view(&x)), SHOWN);
-    assert!(shown(h.zarr_view(&x)).is_none() && shown(h.group_view(&x)).is_none());
+    assert_json(shown(h.shown_array(&x)), SHOWN);
+    assert!(shown(h.shown_zarr_json(&x)).is_none() && shown(h.shown_group(&x)).is_none());
     assert_json(
-        shown(h.attributes_view(&x)),
+        shown(h.shown_attributes(&x)),
         r#"{"_FillValue":-9999.0,"_ARRAY_DIMENSIONS":["y","x"]}"#,
     );
     let stat = h.attributes_stat(&x).unwrap().unwrap();
     assert_eq!(
         stat.size,
-        h.attributes_view(&x).unwrap().unwrap().text.len() as u64
+        h.shown_attributes(&x).unwrap().unwrap().text.len() as u64
     );
     // nodes of v2 are shown as without the view
-    assert!(shown(h.array_view(&key("y"))).is_some());
+    assert!(shown(h.shown_array(&key("y"))).is_some());
     assert!(
-        shown(h.consolidated_view(&key(""))).is_none()
+        shown(h.shown_consolidated(&key(""))).is_none()
             && h.consolidated_stat(&key("")).unwrap().is_none()
     );
 }
@@ -79,7 +79,7 @@ fn documents_of_v3_are_shown_as_v2() {
 fn consolidated_metadata_are_those_of_the_view() {
     let (store, h) = view(&[("g/zarr.json", GROUP), ("g/x/zarr.json", PACKED)]);
     h.write_consolidated(&key("")).unwrap();
-    let entries = shown(h.consolidated_view(&key(""))).unwrap()["metadata"].clone();
+    let entries = shown(h.shown_consolidated(&key(""))).unwrap()["metadata"].clone();
     let names: Vec<_> = entries
         .as_object()
         .unwrap()
@@ -134,9 +134,9 @@ fn documents_that_v2_cannot_describe_are_not_shown() {
         ("x/zarr.json", &with("data_type", "\"bfloat16\"")),
         ("y/zarr.json", "{"),
     ]);
-    let h = Hierarchy::new(store, V1Order::Zarr1, stats.clone()).with_view(ViewFormat::V2);
-    assert!(shown(h.array_view(&key("x"))).is_none() && shown(h.array_view(&key("y"))).is_none());
-    assert!(shown(h.attributes_view(&key("x"))).is_some());
+    let h = Hierarchy::new(store, V1Order::Zarr1, stats.clone()).with_view(ShownFormat::V2);
+    assert!(shown(h.shown_array(&key("x"))).is_none() && shown(h.shown_array(&key("y"))).is_none());
+    assert!(shown(h.shown_attributes(&key("x"))).is_some());
     let problems = stats.problems().join("\n");
     assert!(
         problems.contains(
@@ -146,7 +146,7 @@ fn documents_that_v2_cannot_describe_are_not_shown() {
     );
     // a NaN with a payload is shown as another NaN in v2, and stays stored unchanged
     let (store, h) = view(&[("x/zarr.json", &with("fill_value", "\"0x7fc00001\""))]);
-    let mut document = shown(h.array_view(&key("x"))).unwrap();
+    let mut document = shown(h.shown_array(&key("x"))).unwrap();
     assert_eq!(document["fill_value"], "NaN");
     document["shape"] = vec![8, 6].into();
     put(&h, "x", MetadataFile::Array, &json::write(&document)).unwrap();
@@ -196,7 +196,7 @@ fn changes_are_stored_in_the_document_of_v3() {
     assert!(x().get("dimension_names").is_none());
     h.remove_document(&key("x"), MetadataFile::Attributes)
         .unwrap();
-    assert!(shown(h.attributes_view(&key("x"))).is_none());
+    assert!(shown(h.shown_attributes(&key("x"))).is_none());
     assert_eq!(
         h.remove_document(&key("x"), MetadataFile::Attributes)
             .unwrap_err()
@@ -304,17 +304,21 @@ fn removed_documents_can_be_written_again() {
     let (store, h) = view(&[("x/zarr.json", PACKED), ("x/c/0/0", "chunk")]);
     h.write_consolidated(&key("")).unwrap();
     h.remove_document(&key("x"), MetadataFile::Array).unwrap();
-    assert!(shown(h.array_view(&key("x"))).is_none() && text(&store, "x/.zarrfs-zarray").is_some());
+    assert!(
+        shown(h.shown_array(&key("x"))).is_none() && text(&store, "x/.zarrfs-zarray").is_some()
+    );
     assert_eq!(
         h.stale_consolidated(DocumentFormat::V3, &key("")).unwrap(),
         []
     );
     // `rm -r` removes the files in any order
     put(&h, "x", MetadataFile::Attributes, r#"{"u":1}"#).unwrap();
-    assert_json(shown(h.attributes_view(&key("x"))), r#"{"u":1}"#);
+    assert_json(shown(h.shown_attributes(&key("x"))), r#"{"u":1}"#);
     h.remove_document(&key("x"), MetadataFile::Attributes)
         .unwrap();
-    assert!(shown(h.attributes_view(&key("x"))).is_none() && text(&store, "x/zarr.json").is_none());
+    assert!(
+        shown(h.shown_attributes(&key("x"))).is_none() && text(&store, "x/zarr.json").is_none()
+    );
     // an editor that removes the file before it writes it keeps the codecs
     put(
         &h,

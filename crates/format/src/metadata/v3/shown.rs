@@ -7,7 +7,7 @@ use crate::metadata::{ArrayMetadata, V3Fields};
 use zarrfs_base::json::{self, Map, Value, json};
 
 /// Returns the `zarr.json` shown for the array whose stored document is `stored`.
-pub fn array_view(stored: &Map<String, Value>, metadata: &ArrayMetadata) -> String {
+pub fn shown_array(stored: &Map<String, Value>, metadata: &ArrayMetadata) -> String {
     let mut shown = stored.clone();
     shown.insert("chunk_grid".into(), shown_grid(metadata));
     shown.insert(

@@ -2,15 +2,15 @@
 //! stored one may be stale.
 
 use super::consolidated::ConsolidatedText;
-use super::{DocumentFormat, Hierarchy, MetadataDocument, StoredNode, ViewFormat};
+use super::{DocumentFormat, Hierarchy, MetadataDocument, ShownFormat, StoredNode};
 use zarrfs_base::error::{Kind, Result};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use zarrfs_store::{Key, Permissions, Stat, both};
 
 impl Hierarchy {
-    /// Returns the stat of the stored document behind the `.zmetadata` of the decoded view: a
-    /// `.zmetadata` or, in a view as v2, a `zarr.json` with consolidated metadata.
+    /// Returns the stat of the stored document behind the `.zmetadata` of the mounted tree: a
+    /// `.zmetadata` or, in a tree shown as v2, a `zarr.json` with consolidated metadata.
     ///
     /// # Errors
     ///
@@ -27,9 +27,9 @@ impl Hierarchy {
             .map_err(|e| e.context(key))
     }
 
-    /// Returns the `.zmetadata` of the decoded view if the store has one. Documents that exceed the
+    /// Returns the `.zmetadata` of the mounted tree if the store has one. Documents that exceed the
     /// size limit are left out and recorded as a problem.
-    pub fn consolidated_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+    pub fn shown_consolidated(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         let Some(stat) = self.consolidated_stat(key)? else {
             return Ok(None);
         };
@@ -53,9 +53,9 @@ impl Hierarchy {
             };
             for name in [defining, ZATTRS] {
                 let document = match name {
-                    ZARRAY => self.array_view(place),
-                    ZGROUP => self.group_view(place),
-                    _ => self.attributes_view(place),
+                    ZARRAY => self.shown_array(place),
+                    ZGROUP => self.shown_group(place),
+                    _ => self.shown_attributes(place),
                 };
                 let name = below.join(name);
                 let added = document.and_then(|document| {
@@ -104,7 +104,7 @@ impl Hierarchy {
     /// Returns whether the `zarr.json` that the mount shows for the node at `key` has consolidated
     /// metadata: it is a group whose stored document has them.
     pub fn shows_inline(&self, key: &Key) -> Result<bool> {
-        let is_shown = self.view == ViewFormat::Stored;
+        let is_shown = self.view == ShownFormat::Stored;
         Ok(is_shown
             && self
                 .v3_document(key)?
@@ -122,8 +122,8 @@ impl Hierarchy {
     /// the documents that the mount shows below the group. Documents are left out that are too
     /// large, or that not all readers of the group's document may read. Without the memory for the
     /// rest there is an error; if they exceed their limit the group is shown without any.
-    pub fn inline_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
-        let Some(group) = self.zarr_view(key)? else {
+    pub fn shown_inline(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+        let Some(group) = self.shown_zarr_json(key)? else {
             return Ok(None);
         };
         let granted = group.stat.permissions;
@@ -144,13 +144,15 @@ impl Hierarchy {
                 hidden.push(place.clone());
                 return;
             }
-            let added = self.zarr_view(place).and_then(|document| match document {
-                Some(document) if may_read(granted, document.stat.permissions) => {
-                    let path = place.relative_to(key).unwrap_or_default();
-                    inline.add(path.as_str(), &document.text)
-                }
-                _ => Ok(()),
-            });
+            let added = self
+                .shown_zarr_json(place)
+                .and_then(|document| match document {
+                    Some(document) if may_read(granted, document.stat.permissions) => {
+                        let path = place.relative_to(key).unwrap_or_default();
+                        inline.add(path.as_str(), &document.text)
+                    }
+                    _ => Ok(()),
+                });
             match added {
                 Err(e) if [Kind::System(libc::ENOMEM), Kind::TooLarge].contains(&e.kind()) => {
                     failed = Err(e);

@@ -1,4 +1,4 @@
-//! The metadata documents of groups and arrays: as stored, and as the decoded view shows them.
+//! The metadata documents of groups and arrays: as stored, and as the mounted tree shows them.
 
 use super::{DocumentFormat, DocumentKind, Hierarchy, MetadataDocument};
 use zarrfs_base::error::{Error, Kind, Result};
@@ -9,9 +9,9 @@ use zarrfs_format::metadata::{
 use zarrfs_store::{Counted, EntryKind, Key, Stat, get_counted};
 
 impl Hierarchy {
-    /// Returns the `.zarray` of the decoded view; for a damaged array, the stored document. An
-    /// array of v3 has one only in a view as v2.
-    pub fn array_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+    /// Returns the `.zarray` of the mounted tree; for a damaged array, the stored document. An
+    /// array of v3 has one only in a tree shown as v2.
+    pub fn shown_array(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.shows_as_v2(key)? {
             return self.array_as_v2(key);
         }
@@ -22,15 +22,15 @@ impl Hierarchy {
             return Ok(None);
         }
         let text = match self.array(key, &found)? {
-            Ok(array) => array.metadata().decoded_view().into_bytes(),
+            Ok(array) => array.metadata().shown_document().into_bytes(),
             Err(_) => return self.stored(&found.key),
         };
         MetadataDocument::made(text, found.stat).map(Some)
     }
 
-    /// Returns the `.zattrs` of a group or array as stored. A node of v3 has one only in a view as
+    /// Returns the `.zattrs` of a group or array as stored. A node of v3 has one only in a tree shown as
     /// v2.
-    pub fn attributes_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+    pub fn shown_attributes(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.shows_as_v2(key)? {
             return self.attributes_as_v2(key);
         }
@@ -95,7 +95,7 @@ impl Hierarchy {
     /// Returns the `.zgroup` of a group, as stored or generated. Groups of v3 have none, nor do
     /// directories of other programs, at or below a name that begins with a dot, and those that
     /// this mount has made.
-    pub fn group_view(&self, key: &Key) -> Result<Option<MetadataDocument>> {
+    pub fn shown_group(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.shows_as_v2(key)? {
             return self.group_as_v2(key);
         }
