@@ -213,7 +213,7 @@ fn fsx_finds_no_wrong_byte() {
     let Some(fsx) = env_path("ZARRFS_FSX") else {
         return;
     };
-    let operations = env_number("ZARRFS_FSX_OPERATIONS", 40_000);
+    let operations = env_number("ZARRFS_FSX_OPERATIONS", 20_000);
     let seed = env_number("ZARRFS_SEED", 1);
     let layouts = layouts();
     let each = operations.div_ceil(layouts.len() as u64);
