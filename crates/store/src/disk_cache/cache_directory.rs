@@ -38,7 +38,8 @@ pub(super) struct CacheDirectory {
 
 /// A file found by a scan.
 struct ScannedFile {
-    used: SystemTime,
+    /// When it was used last; `None` for a file that is being written.
+    used: Option<SystemTime>,
     space: u64,
     path: String,
 }
@@ -196,6 +197,9 @@ impl CacheDirectory {
         let there: u64 = found.iter().map(|f| f.space).sum();
         let mut left = there;
         let goal = (self.limit / 8 * 7).saturating_sub(more);
+        // a file that is being written counts, but its writer needs it: while many are written at
+        // once, removing them would leave nothing in the cache
+        found.retain(|f| f.used.is_some());
         found.sort_unstable_by_key(|f| f.used);
         for f in found {
             if left <= goal {
@@ -245,9 +249,8 @@ impl CacheDirectory {
         let modified = SystemTime::UNIX_EPOCH.checked_add(since)?;
         let is_abandoned = is_temporary && modified.elapsed().is_ok_and(|age| age > ABANDONED);
         if is_temporary && !is_abandoned {
-            // a file that is being written is evicted last
             return Some(ScannedFile {
-                used: SystemTime::now() + ABANDONED,
+                used: None,
                 space: space(stat.st_size as u64),
                 path,
             });
@@ -258,7 +261,7 @@ impl CacheDirectory {
             modified
         };
         Some(ScannedFile {
-            used,
+            used: Some(used),
             space: space(stat.st_size as u64),
             path,
         })
