@@ -186,9 +186,9 @@ enum DocumentKind {
 /// Nodes have no handles: each call takes a [`Key`] and looks at the store again, so that changes
 /// by other processes are visible. Parsed arrays are cached by the version of their document, and a
 /// caller that holds an [`Array`] gets the same object as long as the document stays unchanged.
-/// Methods that begin with `shown_` return documents of the mounted tree; the submodules `document`,
-/// `array_document`, `namespace`, `resize` and `migrate` contain the changes. A change holds a lock
-/// on its subtree and keeps `.zmetadata` up to date (`consolidated`).
+/// Methods that begin with `shown_` return documents of the mounted tree; the submodules
+/// `document`, `array_document`, `namespace`, `resize` and `migrate` contain the changes. A change
+/// holds a lock on its subtree and keeps `.zmetadata` up to date (`consolidated`).
 ///
 /// ```
 /// use std::sync::Arc;

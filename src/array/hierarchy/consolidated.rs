@@ -41,8 +41,8 @@ pub enum Stale {
 
 impl Hierarchy {
     /// Stores a `.zmetadata` that a user wrote to the group at `key`. Its content is checked but
-    /// not used, because the user's entries are shown documents; the new one is made from the stored
-    /// documents.
+    /// not used, because the user's entries are shown documents; the new one is made from the
+    /// stored documents.
     pub(super) fn put_consolidated(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZMETADATA);
         json::check_object(text).map_err(|e| refused(&document, e))?;

@@ -207,8 +207,8 @@ impl Hierarchy {
         }
     }
 
-    /// Stores the document of a group. In a tree shown as v2 a `.zgroup` makes a new group of v3, and
-    /// leaves an existing one unchanged.
+    /// Stores the document of a group. In a tree shown as v2 a `.zgroup` makes a new group of v3,
+    /// and leaves an existing one unchanged.
     fn put_group(&self, key: &Key, format: DocumentFormat, text: &[u8]) -> Result<()> {
         let document = key.join(format.group_file().name());
         format

@@ -28,8 +28,8 @@ impl Hierarchy {
         MetadataDocument::made(text, found.stat).map(Some)
     }
 
-    /// Returns the `.zattrs` of a group or array as stored. A node of v3 has one only in a tree shown as
-    /// v2.
+    /// Returns the `.zattrs` of a group or array as stored. A node of v3 has one only in a tree
+    /// shown as v2.
     pub fn shown_attributes(&self, key: &Key) -> Result<Option<MetadataDocument>> {
         if self.shows_as_v2(key)? {
             return self.attributes_as_v2(key);

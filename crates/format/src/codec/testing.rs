@@ -1,5 +1,5 @@
-//! Helpers for the unit tests of filters: a codec from its JSON, and checks of both directions. Those
-//! for compressors are in `compressors`; `limits` tests all codecs.
+//! Helpers for the unit tests of filters: a codec from its JSON, and checks of both directions.
+//! Those for compressors are in `compressors`; `limits` tests all codecs.
 
 pub mod compressors;
 mod limits;
