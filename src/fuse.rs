@@ -37,9 +37,11 @@ mod replies;
 mod request_info;
 mod requests;
 
-pub use control::{PATIENCE, STATISTICS, read_control, run_child};
+pub use control::{PATIENCE, STATISTICS, daemons, read_control, run_child};
 pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, unmount_path};
-pub use mount_place::{FollowedPath, MountEntry, follow, mount_of, mounts_at, open_directory};
+pub use mount_place::{
+    FollowedPath, MountEntry, abort_file, follow, mount_of, mounts, mounts_at, open_directory,
+};
 
 use crate::fs::tree::Attributes;
 use crate::fs::{Change, Fs, RequestKind};

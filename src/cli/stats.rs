@@ -1,4 +1,7 @@
-//! `zarrfs stats`: prints the counters of a running mount, once or at intervals.
+//! `zarrfs stats`: prints the counters of a running mount, once or at intervals. Without a
+//! mountpoint it lists all mounts.
+
+mod list;
 
 use super::{CommandFailure, ExitCode, duration, size, stdio};
 use crate::fs::tree::METRICS;
@@ -16,19 +19,25 @@ use zarrfs_base::json::{self, Map, Value};
 /// Arguments of `stats`.
 #[derive(Args)]
 pub struct StatsArgs {
-    /// Mountpoint, or a path in the mount
-    mountpoint: PathBuf,
+    /// Mountpoint, or a path in the mount; without one, list all mounts
+    ///
+    /// The list has all mounts of zarrfs in the mount table of this command: store, process, user,
+    /// state, bytes that are not stored, options and the latest error. No mount can delay it for
+    /// longer than three seconds. The state is ok; failing, if the store does not answer; hangs, if
+    /// the daemon does not answer; ended, if there is none; covered by another mount; or denied, if
+    /// the mount is of another user. The exit code is 1 if a mount hangs or its daemon has ended.
+    mountpoint: Option<PathBuf>,
     /// Print again at this interval (500ms, 1s, 2m)
     ///
     /// Each time with the change per second, until the command is interrupted or the store
     /// unmounted.
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "mountpoint")]
     watch: Option<Duration>,
-    /// Print a JSON object in one line
+    /// Print a JSON object in one line, or a list of mounts
     #[arg(long)]
     json: bool,
     /// Print in the text format of Prometheus
-    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    #[arg(long, conflicts_with_all = ["json", "watch"], requires = "mountpoint")]
     prometheus: bool,
 }
 
@@ -42,14 +51,14 @@ struct Sample {
 impl Sample {
     fn take(mount: &MountEntry) -> Result<Sample, Error> {
         let text = read_control(mount, STATISTICS, PATIENCE)?;
-        match json::parse(&text) {
-            Ok(Value::Object(values)) => Ok(Sample {
-                at: Instant::now(),
-                text,
-                values,
-            }),
-            _ => Err(Error::damaged("no counters in it")),
-        }
+        let Ok(Value::Object(values)) = json::parse(&text) else {
+            return Err(Error::damaged("no counters in it"));
+        };
+        Ok(Sample {
+            at: Instant::now(),
+            text,
+            values,
+        })
     }
 
     fn number(&self, name: &str) -> Option<f64> {
@@ -59,9 +68,14 @@ impl Sample {
 
 /// Runs the verb.
 pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
-    let path = &args.mountpoint;
+    let Some(path) = &args.mountpoint else {
+        return list::run(args.json);
+    };
     let shown = path.display();
-    let mount = mount_of(path).map_err(|e| failure(path, e))?;
+    let mount = mount_of(path).map_err(|e| match e.errno() {
+        libc::ENOENT | libc::ENOTDIR => no_such_path(path),
+        _ => CommandFailure::failed(format!("{shown}: {e}")),
+    })?;
     let mount = mount.ok_or_else(|| {
         CommandFailure::new(
             ExitCode::Mountpoint,
@@ -70,10 +84,10 @@ pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
     })?;
     if args.prometheus {
         return stdio::print(
-            read_control(&mount, METRICS, PATIENCE).map_err(|e| failure(path, e))?,
+            read_control(&mount, METRICS, PATIENCE).map_err(|e| unanswered(path, &mount, e))?,
         );
     }
-    let first = Sample::take(&mount).map_err(|e| failure(path, e))?;
+    let first = Sample::take(&mount).map_err(|e| unanswered(path, &mount, e))?;
     match args.watch {
         None => stdio::ended(print(&first, None, args.json)),
         Some(pause) => watch(first, &mount, pause, args.json),
@@ -81,20 +95,25 @@ pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
     .map_err(|e| CommandFailure::failed(format!("{shown}: {}", e.message)).plain())
 }
 
-/// Returns the failure of a mount whose control file can't be read.
-fn failure(mountpoint: &Path, e: Error) -> CommandFailure {
-    let shown = mountpoint.display();
+/// Returns the failure of a mount whose control file can't be read. `path` is in the mount.
+pub fn unanswered(path: &Path, mount: &MountEntry, e: Error) -> CommandFailure {
+    let shown = path.display();
     match e.errno() {
         libc::ENOTCONN => CommandFailure::new(
             ExitCode::Stale,
-            format!("{shown}: its daemon has ended; run zarrfs umount {shown}"),
+            format!(
+                "{shown}: its daemon has ended; run zarrfs umount {}",
+                mount.path.display()
+            ),
         ),
-        libc::ENOENT | libc::ENOTDIR => CommandFailure::new(
-            ExitCode::Mountpoint,
-            format!("{shown}: no such file or directory"),
-        ),
+        libc::ENOENT | libc::ENOTDIR => no_such_path(path),
         _ => CommandFailure::failed(format!("{shown}: {e}")),
     }
+}
+
+fn no_such_path(path: &Path) -> CommandFailure {
+    let why = format!("{}: no such file or directory", path.display());
+    CommandFailure::new(ExitCode::Mountpoint, why)
 }
 
 /// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the

@@ -12,7 +12,7 @@
 use super::mount_place::{MountEntry, abort_file, working_directory};
 use crate::fs::tree::CONTROL;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -39,6 +39,9 @@ const READ_FILE: &str = "ZARRFS_READ_FILE";
 /// The environment variable with the number of the process that the child guards.
 const GUARDED: &str = "ZARRFS_GUARDED";
 
+/// The name of the process that guards a mount.
+const GUARD_NAME: &str = "zarrfs-guard";
+
 /// Reads a control file of a mount.
 ///
 /// # Errors
@@ -64,7 +67,7 @@ fn no_answer(mount: &MountEntry) -> Error {
     let path = mount.path.display();
     let abort = abort_file(&mount.device);
     let why = format!(
-        "does not answer: its daemon is stopped or hangs; `zarrfs umount --force {path}` ends it, or `echo 1 >{abort}`: \
+        "does not answer: its daemon is stopped or hangs, or waits for its store; `zarrfs umount --force {path}` ends it, or `echo 1 >{abort}`: \
          requests in flight fail, and unstored writes are lost"
     );
     Error::new(zarrfs_base::error::Kind::System(libc::ETIMEDOUT), why)
@@ -105,6 +108,28 @@ pub fn start_guard(device: &str) -> std::io::Result<()> {
         .current_dir("/")
         .stdout(abort);
     command.spawn().map(drop)
+}
+
+/// Returns the processes of daemons, each with the file that ends its connection, also of those
+/// that hang. The guard of a mount has that file open, and is a child of the daemon. A daemon
+/// without a guard, or of another user, is missing.
+pub fn daemons() -> Vec<(PathBuf, u32)> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|process| guarded_by(&process.path()))
+        .collect()
+}
+
+/// Returns the file that a guard has open, and its parent; `None` if the process is no guard.
+fn guarded_by(process: &Path) -> Option<(PathBuf, u32)> {
+    let name = std::fs::read_to_string(process.join("comm")).ok()?;
+    if name.trim_end() != GUARD_NAME {
+        return None;
+    }
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    let abort = std::fs::read_link(process.join("fd/1")).ok()?;
+    Some((abort, parent.trim().parse().ok()?))
 }
 
 /// Returns the command that starts this program in another process.
@@ -148,13 +173,17 @@ pub fn run_child() -> Option<ExitCode> {
 
 /// Waits for the end of the daemon, and ends its connection.
 fn guard(daemon: &str) -> std::io::Result<()> {
-    let _ = std::fs::write("/proc/self/comm", "zarrfs-guard");
-    // what ends the daemon in an orderly way must not end the guard before
-    let mut signals = Signals::new([SIGUSR1, SIGTERM, SIGINT, SIGHUP])?;
+    let _ = std::fs::write("/proc/self/comm", GUARD_NAME);
+    // signals to all processes of zarrfs end the daemon in an orderly way, or change its log, and
+    // must not end the guard
+    let mut signals = Signals::new([SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP])?;
     set_parent_process_death_signal(Some(Signal::USR1))?;
-    let parent = rustix::process::getppid();
-    if parent.is_some_and(|parent| parent.as_raw_nonzero().to_string() == daemon) {
-        let _ = signals.forever().find(|signal| *signal == SIGUSR1);
+    let lives = || {
+        let parent = rustix::process::getppid();
+        parent.is_some_and(|parent| parent.as_raw_nonzero().to_string() == daemon)
+    };
+    while lives() {
+        let _ = signals.wait();
     }
     File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(b"1")
 }

@@ -24,14 +24,20 @@ pub const FS_TYPE: &str = "fuse.zarrfs";
 pub struct MountEntry {
     /// The unique number of the mount.
     pub id: u64,
+    /// The number of the mount on which this one is mounted.
+    pub parent: u64,
     /// `major:minor`, unique for each mounted file system.
     pub device: String,
+    /// The directory of the file system that is mounted, `/` for all of it.
+    pub root: PathBuf,
     /// The mountpoint.
     pub path: PathBuf,
     /// The type of file system.
     pub fs_type: String,
     /// The source that the mounting program gave.
     pub source: Vec<u8>,
+    /// The options of the mount, and those of the file system.
+    pub options: String,
     /// The user and the group whose processes may use a FUSE mount.
     pub owner: Option<(u32, u32)>,
 }
@@ -40,6 +46,21 @@ impl MountEntry {
     /// Returns whether the mount is of zarrfs.
     pub fn is_zarrfs(&self) -> bool {
         self.fs_type == FS_TYPE
+    }
+
+    /// Returns whether a path leads elsewhere, since another of all `mounts` lies over this one or
+    /// over a directory above it.
+    pub fn is_covered(&self, mounts: &[MountEntry]) -> bool {
+        let mut below = Vec::new();
+        let mut next = Some(self);
+        // a table that changes while it is read could name a mount as its own ancestor
+        while let Some(mount) = next.filter(|mount| !below.contains(&mount.id)) {
+            below.push(mount.id);
+            next = mounts.iter().find(|other| other.id == mount.parent);
+        }
+        mounts
+            .iter()
+            .any(|other| self.path.starts_with(&other.path) && !below.contains(&other.id))
     }
 }
 
@@ -149,12 +170,11 @@ pub fn path_to_mount(path: &Path) -> std::io::Result<PathBuf> {
 /// Returns the zarrfs mount that holds `path`, or `None` if there is none.
 pub fn mount_of(path: &Path) -> Result<Option<MountEntry>> {
     let absolute = path_to_mount(path)?;
-    for above in absolute.ancestors() {
-        if let Some(mount) = mounts_at(above)?.pop() {
-            return Ok(Some(mount).filter(MountEntry::is_zarrfs));
-        }
-    }
-    Ok(None)
+    let mounts = mounts()?;
+    let nearest = absolute
+        .ancestors()
+        .find_map(|above| mounts.iter().rfind(|mount| mount.path == above));
+    Ok(nearest.filter(|mount| mount.is_zarrfs()).cloned())
 }
 
 /// The place of a mount: the directory that holds its mountpoint, and the mountpoint's name there.
@@ -281,19 +301,25 @@ pub fn mounts() -> Result<Vec<MountEntry>> {
 fn parse_mountinfo(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
     let id = text_of(fields.next()?)?.parse().ok()?;
-    let device = text_of(fields.nth(1)?)?;
-    let path = unescape(fields.nth(1)?).into();
+    let parent = text_of(fields.next()?)?.parse().ok()?;
+    let device = text_of(fields.next()?)?;
+    let root = unescape(fields.next()?).into();
+    let path = unescape(fields.next()?).into();
+    let of_mount = text_of(fields.next()?)?;
     let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next().unwrap_or_default()).into_vec();
-    let options = text_of(fields.next().unwrap_or_default())?;
-    let owner = number_in(&options, "user_id=").zip(number_in(&options, "group_id="));
+    let of_file_system = text_of(fields.next().unwrap_or_default())?;
+    let owner = number_in(&of_file_system, "user_id=").zip(number_in(&of_file_system, "group_id="));
     Some(MountEntry {
         id,
+        parent,
         device,
+        root,
         path,
         fs_type,
         source,
+        options: format!("{of_mount},{of_file_system}"),
         owner,
     })
 }
@@ -353,7 +379,34 @@ mod tests {
             (entry.source.as_slice(), entry.owner),
             (b"a store,with,commas".as_slice(), Some((0, 7)))
         );
+        assert_eq!(
+            (entry.parent, entry.root.as_path(), entry.options.as_str()),
+            (35, Path::new("/"), "rw,noatime,rw,user_id=0,group_id=7")
+        );
         assert_eq!(parse_mountinfo(b"junk"), None);
+    }
+
+    #[test]
+    fn a_mount_is_covered_by_others_at_or_above_its_path() {
+        let table = [
+            "1 0 0:1 / / rw - ext4 x rw",
+            // two mounts at one path
+            "2 1 0:2 / /a rw - fuse.zarrfs x rw",
+            "3 2 0:3 / /a rw - fuse.zarrfs x rw",
+            // mounted in a directory that another mount hides
+            "4 1 0:4 / /b/c rw - fuse.zarrfs x rw",
+            "5 1 0:5 / /b rw - tmpfs x rw",
+            // mounted in a mount
+            "6 5 0:6 / /b/d rw - fuse.zarrfs x rw",
+            // a name that begins with that of a mountpoint
+            "7 1 0:7 / /ab rw - fuse.zarrfs x rw",
+        ];
+        let mounts: Vec<_> = table
+            .iter()
+            .map(|line| parse_mountinfo(line.as_bytes()).unwrap())
+            .collect();
+        let covered = mounts.iter().filter(|m| m.is_covered(&mounts));
+        assert_eq!(covered.map(|m| m.id).collect::<Vec<_>>(), [2, 4]);
     }
 
     #[test]

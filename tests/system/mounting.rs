@@ -262,6 +262,11 @@ fn an_unprivileged_user_can_mount_and_unmount() {
         as_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
         zarrfs() { as_nobody "$D/bin/zarrfs" "$@"; }
 
+        # a user sees that the mount of another one exists
+        "$ZARRFS" mount sample.zarr mnt
+        zarrfs stats | awk -v path="$D/mnt" '$1 == path { print $2, $3, $4, $5 }'
+        "$ZARRFS" umount mnt
+
         "$ZARRFS" mount -o allow_other sample.zarr mnt
         zarrfs umount mnt 2>&1 | grep -o 'error: mnt: still mounted: '
         umount mnt
@@ -271,6 +276,7 @@ fn an_unprivileged_user_can_mount_and_unmount() {
         printf '\002\001' | as_nobody dd of=mnt/air_temperature/data.raw conv=notrunc status=none
         # root may not read such a mount, but ask its daemon
         ls mnt 2>/dev/null || "$ZARRFS" stats mnt | grep -o '^store  '
+        "$ZARRFS" stats | awk -v path="$D/mnt" '$1 == path { print $4, $5 }'
         "$ZARRFS" umount mnt
         findmnt mnt || echo gone
         zarrfs cat sample.zarr/air_temperature --length 2 | od -An -tu1
@@ -291,10 +297,12 @@ fn an_unprivileged_user_can_mount_and_unmount() {
         "#,
     );
     let expected = [
+        "/run/sandbox/sample.zarr - 0 denied",
         "error: mnt: still mounted: ",
         "noexec",
         "user_id=65534",
         "store  ",
+        "65534 ok",
         "gone",
         "   2   1",
         "148",
