@@ -1,9 +1,9 @@
 //! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that
 //! are opened for each. This module must not know what is in a store.
 
-use super::{CommandFailure, ExitCode, StoreArgs, WriteArgs, absolute};
+use super::{CommandFailure, ExitCode, StoreArgs, WriteArgs, absolute, stats};
 use crate::array::hierarchy::{DOCUMENTS, REMOVED};
-use crate::fuse::mount_of;
+use crate::fuse::{PATIENCE, STATISTICS, mount_of, read_control};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
@@ -114,6 +114,11 @@ impl StoreLocation {
             StoreLocation::Memory => "memory".to_string(),
         };
         Some(name)
+    }
+
+    /// Checks that a local store is in no mount of zarrfs that does not answer.
+    pub fn check_answers(&self) -> Result<(), CommandFailure> {
+        self.path().map_or(Ok(()), check_answers)
     }
 
     /// Returns the path of a local store.
@@ -281,6 +286,7 @@ pub fn open(
 
 /// Checks that a location is a directory that can hold stores.
 pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure> {
+    location.check_answers()?;
     let why = match location {
         StoreLocation::Path(path) => match marks(path) {
             Some(what) => {
@@ -313,9 +319,25 @@ pub fn check_not_mounted(path: &Path) -> Result<(), CommandFailure> {
     )))
 }
 
+/// Checks that the daemon answers whose mount holds `path`, if it is in a mount of zarrfs. A command
+/// that waits for a daemon that is stopped would not end.
+pub fn check_answers(path: &Path) -> Result<(), CommandFailure> {
+    let Ok(Some(mount)) = mount_of(path) else {
+        return Ok(());
+    };
+    match read_control(&mount, STATISTICS, PATIENCE) {
+        Err(e) if [libc::ETIMEDOUT, libc::ENOTCONN].contains(&e.errno()) => {
+            Err(stats::unanswered(path, &mount, e))
+        }
+        // any other fault shows when the path is opened
+        _ => Ok(()),
+    }
+}
+
 impl StoreRequest<'_> {
     /// Opens the store.
     pub fn open(self) -> Result<Arc<dyn Store>, CommandFailure> {
+        self.location.check_answers()?;
         if !self.location.path().is_some_and(Path::is_dir)
             && self
                 .writing

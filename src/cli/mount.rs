@@ -10,7 +10,7 @@ use super::mountpoint::MadeDirectories;
 use super::nesting::{MountSite, OwnPath, OwnPathKind};
 use super::{
     ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ExitCode, ReadArgs, StoreArgs, StoreLocation,
-    StoreRequest, WRITING, WriteArgs, absolute, duration, idle, leftovers, mount_options,
+    StoreRequest, WRITING, WriteArgs, absolute, duration, idle, leftovers, location, mount_options,
     mountpoint, nesting, overlay, size, start_directory, stdio, systemd, warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
@@ -185,6 +185,7 @@ impl MountArgs {
 /// Runs the verb; `words` are the program and its arguments.
 pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
     let args = args.with_options(words)?;
+    args.store.check_answers()?;
     let path = match &args.mountpoint {
         Some(path) => path.clone(),
         None if args.auto_mountpoint => mountpoint::for_store(&args.store)?,
@@ -194,6 +195,12 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
             ));
         }
     };
+    // the mountpoint may lie in another mount
+    if let Ok(whole) = std::path::absolute(&path)
+        && let Some(above) = whole.parent()
+    {
+        location::check_answers(above)?;
+    }
     let chosen = match &args.mountpoint {
         Some(_) => String::new(),
         None => format!("{}\n", path.display()),

@@ -111,8 +111,8 @@ struct BelowArgs {
 /// Opens a store with the overlay in a directory, for a mount. A read-only mount creates no
 /// overlay.
 pub fn open(request: StoreRequest, directory: &Path) -> Result<Hierarchy, CommandFailure> {
-    let path = absolute(directory);
     location::check_not_mounted(directory)?;
+    let path = absolute(directory);
     match request.location.absolute() {
         StoreLocation::Memory => {
             return Err(CommandFailure::wrong_use(
@@ -180,6 +180,7 @@ pub fn run(args: &OverlayArgs) -> Result<(), CommandFailure> {
 }
 
 fn open_directory(path: &Path, locks: bool) -> Result<OverlayDirectory, CommandFailure> {
+    location::check_answers(path)?;
     OverlayDirectory::open(&absolute(path), locks).map_err(|e| match e.errno() {
         libc::ENOENT | libc::ENOTDIR => {
             CommandFailure::not_found(format!("{}: no such directory", path.display()))

@@ -452,6 +452,18 @@ fn receive_fd(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
+/// Returns why the mount on top at `path` is not unmounted.
+fn not_of_zarrfs(path: &Path, top: &MountEntry) -> Result<String> {
+    let fs_type = &top.fs_type;
+    Ok(if mounts_at(path)?.iter().any(MountEntry::is_zarrfs) {
+        format!(
+            "a mount of type {fs_type} lies over that of zarrfs; unmount it first (umount PATH)"
+        )
+    } else {
+        format!("a mount of type {fs_type}, not of zarrfs")
+    })
+}
+
 /// Unmounts the zarrfs mount on top at `path`, also one whose daemon has ended.
 ///
 /// # Errors
@@ -462,11 +474,9 @@ pub fn unmount_path(path: &Path, mode: UnmountMode) -> Result<()> {
     let place = MountPlace::of(&absolute)?;
     match place.top()? {
         None => Err(Error::invalid("nothing is mounted here").context(path.display())),
-        Some(m) if !m.is_zarrfs() => Err(Error::invalid(format!(
-            "a mount of type {}, not of zarrfs",
-            m.fs_type
-        ))
-        .context(path.display())),
+        Some(m) if !m.is_zarrfs() => {
+            Err(Error::invalid(not_of_zarrfs(&absolute, &m)?).context(path.display()))
+        }
         Some(mount) => {
             if mode == UnmountMode::Forced {
                 // fusermount3 does not end the connection; where the file is missing, the daemon
