@@ -109,7 +109,8 @@ enum Verb {
     /// The command returns when the mount answers. Writes are stored when a file is closed or
     /// synced, and at the latest when the mount ends. SIGTERM and SIGINT unmount; while files are
     /// open the mount ends with the last of them, or with a second signal. SIGHUP opens the file of
-    /// --log-file again, for programs that rotate logs.
+    /// --log-file again, for programs that rotate logs. SIGUSR1 and SIGUSR2 raise and lower the
+    /// level of the log.
     ///
     /// mount(8) mounts stores with the type fuse.zarrfs, and so does a line in /etc/fstab; each
     /// option may stand there without its dashes. Options of mount(8) and of systemd are accepted:

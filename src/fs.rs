@@ -5,7 +5,7 @@ use crate::array::{Array, VersionTag};
 use crate::cache::{Cache, FoundBytes, Prefetcher, SpillOptions, Wait};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::pool::{Pool, PoolGrowth};
@@ -38,6 +38,7 @@ pub use directory::DirectoryEntry;
 use directory::DirectoryStream;
 pub use files::Seek;
 use files::chunk::created::CreatedChunks;
+use files::control::Fact;
 use files::draft::Drafts;
 use files::plain::PlainFile;
 use files::{Handles, NewFile, OpenFile};
@@ -141,8 +142,9 @@ pub struct Fs {
     created_chunks: CreatedChunks,
     truncations: Truncations,
     syncs: Syncs,
-    /// HTTP address of the metrics.
-    metrics_address: OnceLock<String>,
+    /// Values of the program that the control files show, in the order in which they were set.
+    /// Protects the list alone.
+    facts: Mutex<Vec<Fact>>,
     unlinked: UnlinkedNames,
     stats: Arc<Stats>,
     files: Handles<dyn OpenFile>,
@@ -179,7 +181,7 @@ impl Fs {
             created_chunks: CreatedChunks::default(),
             truncations: Truncations::default(),
             syncs: Syncs::default(),
-            metrics_address: OnceLock::new(),
+            facts: Mutex::default(),
             unlinked: UnlinkedNames::new(),
             cache,
             stats,

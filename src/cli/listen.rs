@@ -8,6 +8,7 @@
 
 use super::CommandFailure;
 use crate::fs::Fs;
+use crate::fs::tree::Audience;
 use httparse::{EMPTY_HEADER, Request, Status};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -89,7 +90,8 @@ impl StatisticsListener {
     /// Serves the statistics of a mount until the process ends.
     pub fn serve(self, fs: Arc<Fs>) -> Result<()> {
         log::info!("statistics at http://{}/metrics", self.address);
-        fs.set_metrics_address(self.address.to_string());
+        let address = self.address.to_string();
+        fs.set_fact("metrics_address", address, Audience::Everyone);
         let server = Arc::new(StatisticsServer {
             fs,
             host: self.host,

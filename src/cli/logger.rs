@@ -1,15 +1,17 @@
-//! The log: lines to standard error, to a file, or to the journal of systemd.
+//! The log: lines to standard error, to a file, or to the journal of systemd. Its level can be
+//! changed while the program runs.
 
 use super::start_directory::absolute;
 use super::systemd::{self, Journal};
 use super::{CommandFailure, DIAGNOSTICS, time};
 use clap::Args;
 use env_logger::{Builder, Target};
-use log::{LevelFilter, Record};
+use log::{Level, LevelFilter, Record};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, one_line};
@@ -24,7 +26,8 @@ pub struct LogArgs {
     /// off, error, warn, info, debug or trace. debug logs each request of a program: its operation,
     /// path, offset and length, its outcome and time, and the bytes that were decoded meanwhile;
     /// and each request to a server: its method, key, status, time, bytes and attempt. trace adds
-    /// the headers of the latter, without secrets.
+    /// the headers of the latter, without secrets. SIGUSR1 raises the level of a running mount by
+    /// one step, and SIGUSR2 lowers it.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
     /// Append the log to a file
@@ -41,8 +44,14 @@ pub struct LogArgs {
     log_journal: Option<PathBuf>,
 }
 
+/// The module that waits for servers.
+const TRANSPORT: &str = "zarrfs_remote::transport";
+
 /// The file of `--log-file`, which [`reopen`] replaces.
 static LOG_FILE: OnceLock<LogFile> = OnceLock::new();
+
+/// The level of the log, as a number of [`LevelFilter`].
+static LEVEL: AtomicUsize = AtomicUsize::new(LevelFilter::Off as usize);
 
 struct LogFile {
     path: PathBuf,
@@ -74,7 +83,61 @@ pub fn reopen() {
     }
 }
 
+fn level() -> LevelFilter {
+    let level = LEVEL.load(Ordering::Relaxed);
+    LevelFilter::iter().nth(level).unwrap_or(LevelFilter::Warn)
+}
+
+fn set_level(level: LevelFilter) {
+    LEVEL.store(level as usize, Ordering::Relaxed);
+    // a terminal gets warnings of some modules at any level
+    log::set_max_level(level.max(LevelFilter::Warn));
+}
+
+/// Raises the level of the log by one step, or lowers it. Returns the new level.
+pub fn change_level(raises: bool) -> LevelFilter {
+    let last = level();
+    let number = if raises {
+        last as usize + 1
+    } else {
+        (last as usize).saturating_sub(1)
+    };
+    let next = LevelFilter::iter().nth(number).unwrap_or(last);
+    // at the more talkative level, so that the line is in the log
+    set_level(next.max(last));
+    let line = last.max(next).min(LevelFilter::Info);
+    if let Some(line) = line.to_level() {
+        log::log!(line, "log level {}", shown(next));
+    }
+    set_level(next);
+    next
+}
+
+/// Returns the name of a level as on the command line.
+pub fn shown(level: LevelFilter) -> String {
+    level.as_str().to_lowercase()
+}
+
 impl LogArgs {
+    /// Returns the level at which the log begins.
+    pub fn level(&self) -> LevelFilter {
+        self.log_level
+    }
+
+    /// Returns in a word where the log of a mount goes, whose process has a terminal if it is in
+    /// the foreground.
+    pub fn destination(&self, is_foreground: bool) -> &'static str {
+        if self.log_file.is_some() {
+            "file"
+        } else if self.log_journal.is_some() {
+            "journal"
+        } else if is_foreground {
+            "standard error"
+        } else {
+            "nowhere"
+        }
+    }
+
     /// Returns the options that name a path of the log, and the path.
     pub fn paths(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
         let file = self.log_file.clone().map(|path| ("--log-file", path));
@@ -100,10 +163,15 @@ impl LogArgs {
             ))
         })?;
         let mountpoint = mountpoint.to_path_buf();
-        let mut builder = builder(self.log_level);
+        let mut builder = builder();
         builder.target(Target::Pipe(Box::new(journal)));
-        builder.format(move |out, r| systemd::write_entry(out, r, &mountpoint));
-        started(builder)
+        builder.format(move |out, r| {
+            if is_logged(r) {
+                systemd::write_entry(out, r, &mountpoint)?;
+            }
+            Ok(())
+        });
+        started(builder, self.log_level)
     }
 }
 
@@ -119,24 +187,35 @@ fn start_to_file(level: LevelFilter, path: &Path) -> Result<(), CommandFailure> 
         path: whole,
         file: Mutex::new(open(path)?),
     });
-    let mut builder = builder(level);
+    let mut builder = builder();
     builder.target(Target::Pipe(Box::new(LogFileWriter)));
     builder.format(|out, r| {
+        if !is_logged(r) {
+            return Ok(());
+        }
         let now = time::utc(SystemTime::now());
         writeln!(out, "{now} {:<5} {}", r.level(), text(r))
     });
-    started(builder)
+    started(builder, level)
 }
 
 fn start_to_terminal(level: LevelFilter) -> Result<(), CommandFailure> {
-    let mut builder = builder(level);
-    // a command that waits for a server must say so
-    builder.filter_module("zarrfs_remote::transport", level.max(LevelFilter::Warn));
+    let mut builder = builder();
     builder.format(|out, r| {
-        let level = r.level().as_str().to_lowercase();
+        // a command that waits for a server must say so
+        let is_wait = r.level() <= Level::Warn && r.target().starts_with(TRANSPORT);
+        if !is_wait && !is_logged(r) {
+            return Ok(());
+        }
+        let level = shown(r.level().to_level_filter());
         writeln!(out, "zarrfs: {level}: {}", text(r))
     });
-    started(builder)
+    started(builder, level)
+}
+
+/// Returns whether the level of the log lets a record pass.
+fn is_logged(record: &Record) -> bool {
+    record.level() <= level()
 }
 
 /// Returns the message of a record, on one line.
@@ -163,19 +242,22 @@ fn open(path: &Path) -> Result<File, CommandFailure> {
     })
 }
 
-fn builder(level: LevelFilter) -> Builder {
+/// Returns a builder that lets pass what may be logged at the highest level.
+fn builder() -> Builder {
     let mut builder = Builder::new();
     // lines of the libraries for servers may contain credentials
     builder
-        .filter_level(level.min(LevelFilter::Warn))
-        .filter_module("zarrfs", level);
+        .filter_level(LevelFilter::Warn)
+        .filter_module("zarrfs", LevelFilter::Trace);
     // fuser warns of every operation that a file system leaves out
-    builder.filter_module("fuser", level.min(LevelFilter::Error));
+    builder.filter_module("fuser", LevelFilter::Error);
     builder
 }
 
-fn started(mut builder: Builder) -> Result<(), CommandFailure> {
+fn started(mut builder: Builder, level: LevelFilter) -> Result<(), CommandFailure> {
     builder
         .try_init()
-        .map_err(|e| CommandFailure::failed(format!("log: {e}")))
+        .map_err(|e| CommandFailure::failed(format!("log: {e}")))?;
+    set_level(level);
+    Ok(())
 }

@@ -14,10 +14,11 @@ use super::{
     mountpoint, nesting, overlay, size, start_directory, stdio, systemd, warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
+use crate::fs::tree::Audience;
 use crate::fs::{Fs, Options};
 use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
 use clap::{Args, FromArgMatches};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -37,6 +38,9 @@ use zarrfs_base::stats::Stats;
 /// output, a pipe.
 const BACKGROUND: &str = "ZARRFS_BACKGROUND";
 const READY: &[u8] = b"ready\n";
+
+/// The name under which the control files show the level of the log.
+const LOG_LEVEL: &str = "log_level";
 
 /// Read-ahead in bytes, where the mount may set it. The kernel sends half of the requests that it
 /// sends with its own read-ahead. A longer one would slow down maps that are read at random.
@@ -169,22 +173,23 @@ fn parse_umask(text: &str) -> Result<u16, String> {
 }
 
 impl MountArgs {
-    /// Returns the arguments with those of `-o` added. `words` are the program and its arguments.
-    fn with_options(self, words: &[OsString]) -> Result<Self, CommandFailure> {
-        if self.options.is_empty() {
-            return Ok(self);
-        }
+    /// Returns the arguments with those of `-o` added, and all options as in fstab. `words` are the
+    /// program and its arguments.
+    fn with_options(self, words: &[OsString]) -> Result<(Self, String), CommandFailure> {
         let command = MountArgs::augment_args(clap::Command::new("mount"));
         let expanded = mount_options::expand(&self.options, self.sloppy, &command)?;
         let (verb, own) = words.split_at(words.len().min(2));
-        let matches = command.get_matches_from(verb.iter().skip(1).chain(&expanded).chain(own));
-        MountArgs::from_arg_matches(&matches).map_err(|e| CommandFailure::wrong_use(e.to_string()))
+        let all = verb.iter().skip(1).chain(&expanded).chain(own);
+        let matches = command.clone().get_matches_from(all);
+        let args = MountArgs::from_arg_matches(&matches)
+            .map_err(|e| CommandFailure::wrong_use(e.to_string()))?;
+        Ok((args, mount_options::given(&command, &matches)))
     }
 }
 
 /// Runs the verb; `words` are the program and its arguments.
 pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
-    let args = args.with_options(words)?;
+    let (args, options) = args.with_options(words)?;
     args.store.check_answers()?;
     let path = match &args.mountpoint {
         Some(path) => path.clone(),
@@ -206,7 +211,7 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
         None => format!("{}\n", path.display()),
     };
     if args.foreground {
-        return mount(&args, &path, || {
+        return mount(&args, &options, &path, || {
             stdio::print(chosen)?;
             systemd::notify_ready().map_err(|e| Error::from(e).context("NOTIFY_SOCKET").into())
         });
@@ -215,7 +220,7 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
         None => start_background(words).and_then(|()| stdio::print(chosen)),
         Some(_) => {
             let _ = rustix::process::setsid();
-            mount(&args, &path, leave_terminal)
+            mount(&args, &options, &path, leave_terminal)
         }
     }
 }
@@ -269,9 +274,11 @@ fn close_on_exec() {
     };
 }
 
-/// Mounts, calls `ready`, and serves the mount until it ends.
+/// Mounts, calls `ready`, and serves the mount until it ends. `options` are those of `args` as in
+/// fstab.
 fn mount(
     args: &MountArgs,
+    options: &str,
     path: &Path,
     ready: impl FnOnce() -> Result<(), CommandFailure>,
 ) -> Result<(), CommandFailure> {
@@ -297,9 +304,10 @@ fn mount(
     }
     // register signals before any thread starts: a signal without its handler would leave the mount
     // behind
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::from)?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2]).map_err(Error::from)?;
     let store = hierarchy.shared_store();
     let fs = file_system(args, hierarchy, read_only, stats)?;
+    set_facts(&fs, args, options);
     let (session, mountpoint) = start_session(args, path, made.directory(), &fs, read_only, &own)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let handler = SignalHandler {
@@ -335,6 +343,14 @@ fn mount(
         return Err(CommandFailure::failed(why));
     }
     started.and(stored)
+}
+
+/// Sets what the control files show of the program and of its command line.
+fn set_facts(fs: &Fs, args: &MountArgs, options: &str) {
+    let everyone = Audience::Everyone;
+    fs.set_fact("options", options, Audience::Owner);
+    fs.set_fact("log", args.log.destination(args.foreground), everyone);
+    fs.set_fact(LOG_LEVEL, logger::shown(args.log.level()), everyone);
 }
 
 /// Creates the file system with the options of the mount.
@@ -538,14 +554,23 @@ impl SignalHandler {
     /// Handles signals until the process ends. The first signal unmounts and stores everything; a
     /// mount in use ends with its last open file. The second signal ends requests in flight, and so
     /// does the first if the mount was detached already, since nothing else could end it. The third
-    /// ends the process. SIGHUP opens the log file again.
+    /// ends the process. SIGHUP opens the log file again; SIGUSR1 and SIGUSR2 change the level of
+    /// the log.
     fn run(self, mut signals: Signals) {
         let mountpoint = &self.mountpoint;
         let shown = mountpoint.path().display();
         let mut waiting = false;
         for signal in signals.forever() {
-            if signal == SIGHUP {
-                logger::reopen();
+            match signal {
+                SIGHUP => logger::reopen(),
+                SIGUSR1 | SIGUSR2 => {
+                    let level = logger::change_level(signal == SIGUSR1);
+                    let level = logger::shown(level);
+                    self.fs.set_fact(LOG_LEVEL, level, Audience::Everyone);
+                }
+                _ => {}
+            }
+            if ![SIGTERM, SIGINT].contains(&signal) {
                 continue;
             }
             if mountpoint.aborted() {

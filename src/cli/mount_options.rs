@@ -2,8 +2,9 @@
 //! and those options of mount(8), fstab and systemd that don't concern a file system. This module
 //! reads the table of options that clap has, and must not know what they do.
 
-use super::CommandFailure;
-use clap::{Arg, ArgAction, Command};
+use super::{CommandFailure, StoreLocation};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
 
 /// Names of mount(8) for options of zarrfs.
@@ -30,6 +31,9 @@ const REFUSED: [(&str, &str); 5] = [
     ("defcontext", LABELS),
     ("rootcontext", LABELS),
 ];
+/// The option whose values may hold credentials.
+const HEADER: &str = "header";
+
 /// Value name of the options that take a list.
 const LIST: &str = "LIST";
 
@@ -133,6 +137,47 @@ fn word(command: &Command, arg: &Arg, value: Option<String>) -> Result<String, S
     }
 }
 
+/// Returns the options that a command line has given, as in fstab and without secrets, or
+/// `defaults`.
+pub fn given(command: &Command, matches: &ArgMatches) -> String {
+    let mut options = Vec::new();
+    for arg in command.get_arguments() {
+        let id = arg.get_id().as_str();
+        let Some(long) = arg.get_long() else {
+            continue;
+        };
+        if matches.value_source(id) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        if matches!(arg.get_action(), ArgAction::SetTrue) {
+            options.push(long.to_string());
+            continue;
+        }
+        for value in matches.get_raw(id).into_iter().flatten() {
+            let value = without_secrets(long, &value.to_string_lossy());
+            let is_plain = !value.contains(',');
+            options.push(if is_plain {
+                format!("{long}={value}")
+            } else {
+                format!("{long}=\"{value}\"")
+            });
+        }
+    }
+    if options.is_empty() {
+        return "defaults".to_string();
+    }
+    options.join(",")
+}
+
+/// Returns the value of an option without what only its server may know.
+fn without_secrets(long: &str, value: &str) -> String {
+    if long == HEADER && !value.starts_with('@') {
+        let name = value.split(':').next().unwrap_or_default();
+        return format!("{name}:***");
+    }
+    StoreLocation::from(OsString::from(value)).to_string()
+}
+
 fn is_without_effect(name: &str, value: Option<&str>) -> bool {
     let of_others = ["x-", "X-"].iter().any(|prefix| name.starts_with(prefix));
     name.is_empty()
@@ -226,6 +271,31 @@ mod tests {
         assert_words(
             "endpoint_url=http://127.0.0.1:9000/?a=b",
             &["--endpoint-url=http://127.0.0.1:9000/?a=b"],
+        );
+    }
+
+    #[test]
+    fn given_options_are_those_of_fstab_without_secrets() {
+        let given = |words: &[&str]| {
+            let command = MountArgs::augment_args(Command::new("mount"));
+            let all = ["mount"].iter().chain(words).chain(&["store", "mnt"]);
+            let matches = command.clone().try_get_matches_from(all).unwrap();
+            super::given(&command, &matches)
+        };
+        assert_eq!(given(&[]), "defaults");
+        assert_eq!(
+            given(&["--resize", "--cache-size", "1G", "--headers=npy,nrrd"]),
+            "cache-size=1G,resize,headers=\"npy,nrrd\""
+        );
+        let secret = [
+            "--header=Authorization: Bearer secret",
+            "--header=@/etc/token",
+            "--endpoint-url=https://user:secret@host/?key=secret",
+            "--allow-reference=https://host/a?signature=secret",
+        ];
+        assert_eq!(
+            given(&secret),
+            "allow-reference=https://host/a,endpoint-url=https://host/,header=Authorization:***,header=@/etc/token"
         );
     }
 

@@ -56,11 +56,6 @@ impl Fs {
         text.0
     }
 
-    /// Records the HTTP address of the metrics, which control files show.
-    pub fn set_metrics_address(&self, address: String) {
-        let _ = self.metrics_address.set(address);
-    }
-
     fn add_state(&self, text: &mut MetricText) {
         text.family(
             "build_info",

@@ -3,6 +3,7 @@
 mod mounting;
 mod operations;
 mod service;
+mod signs_of_life;
 mod suites;
 #[path = "../support/mod.rs"]
 mod support;

@@ -13,8 +13,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use zarrfs_base::error::Result;
 use zarrfs_base::json::{self, Map, Value, json};
-use zarrfs_base::memory::{self, Grant};
+use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_base::stats::Problem;
+
+/// A value that the program adds to the counters.
+pub(in crate::fs) struct Fact {
+    name: &'static str,
+    value: String,
+    audience: Audience,
+}
 
 /// A control file open for reading.
 struct OpenControl {
@@ -25,6 +32,30 @@ struct OpenControl {
 }
 
 impl Fs {
+    /// Sets a value of the program, such as its options, that the control files show: to the owner
+    /// of the mount alone, or to everyone who may open them.
+    pub fn set_fact(&self, name: &'static str, value: impl Into<String>, audience: Audience) {
+        let value = value.into();
+        let mut facts = lock(&self.facts);
+        match facts.iter_mut().find(|fact| fact.name == name) {
+            Some(fact) => fact.value = value,
+            None => facts.push(Fact {
+                name,
+                value,
+                audience,
+            }),
+        }
+    }
+
+    /// Returns the values of the program that `audience` may read.
+    fn facts(&self, audience: Audience) -> Vec<(&'static str, Value)> {
+        lock(&self.facts)
+            .iter()
+            .filter(|fact| audience == Audience::Owner || fact.audience == Audience::Everyone)
+            .map(|fact| (fact.name, fact.value.as_str().into()))
+            .collect()
+    }
+
     /// Opens a control file for a program of the owner or of another user.
     pub(in crate::fs) fn open_control(
         &self,
@@ -55,17 +86,14 @@ impl Fs {
         }
         self.record_refused();
         let mut values = self.tree.state();
+        values.push(("store_failing", self.stats.is_failing().into()));
+        values.extend(self.facts(audience));
         values.extend(self.stats.counters().map(|(name, n)| (name, n.into())));
         let is_owner = audience == Audience::Owner;
         if let Some(last) = self.stats.last_error() {
             values.extend(is_owner.then(|| ("last_error", last.message.into())));
             values.push(("last_error_time", shown(last.at).into()));
         }
-        values.extend(
-            self.metrics_address
-                .get()
-                .map(|address| ("metrics_address", address.as_str().into())),
-        );
         let problems = if is_owner {
             self.stats.counted_problems()
         } else {
