@@ -39,12 +39,14 @@ mod stdio;
 mod systemd;
 mod time;
 mod umount;
+mod version;
 
 use crate::array::hierarchy::{ArchivesStore, ConsolidatedStore, Hierarchy, UseConsolidated};
 use crate::cache::{Cache, SpillOptions};
 use crate::fs::Options;
 use crate::fuse::run_child;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use failure::{CommandFailure, ExitCode, wants_json};
 use location::{StoreLocation, StoreRequest};
@@ -314,6 +316,7 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
             let _ = e.print();
             return Err(CommandFailure::of_command_line(&e));
         }
+        Err(e) if e.kind() == ErrorKind::DisplayVersion => return print(version::text()),
         Err(help) => return stdio::print_help(&help),
     };
     if !matches!(verb, Verb::Mount(_)) {

@@ -11,7 +11,7 @@ use super::nesting::{MountSite, OwnPath, OwnPathKind};
 use super::{
     ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ExitCode, ReadArgs, StoreArgs, StoreLocation,
     StoreRequest, WRITING, WriteArgs, absolute, duration, idle, leftovers, location, mount_options,
-    mountpoint, nesting, overlay, size, start_directory, stdio, systemd, warn_unlisted,
+    mountpoint, nesting, overlay, size, start_directory, stdio, systemd, version, warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
 use crate::fs::tree::Audience;
@@ -351,6 +351,9 @@ fn set_facts(fs: &Fs, args: &MountArgs, options: &str) {
     fs.set_fact("options", options, Audience::Owner);
     fs.set_fact("log", args.log.destination(args.foreground), everyone);
     fs.set_fact(LOG_LEVEL, logger::shown(args.log.level()), everyone);
+    fs.set_fact("build", version::build(), everyone);
+    fs.set_fact("features", version::features(), everyone);
+    fs.set_fact("kernel", version::kernel(), everyone);
 }
 
 /// Creates the file system with the options of the mount.

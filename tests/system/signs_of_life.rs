@@ -6,7 +6,7 @@ use crate::support::array::{TestArray, zlib};
 use crate::support::daemon::Daemon;
 use crate::support::faulty_server::{Fault, FaultyServer};
 use crate::support::{
-    Mount, ZARRFS, copy_tree, is_mounted, test_data, text, wait_for, with_timeout,
+    Mount, ZARRFS, copy_tree, is_mounted, test_data, text, wait_for, with_timeout, zarrfs,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -350,4 +350,35 @@ fn signals_change_the_level_of_the_log() {
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(guard_of(daemon.pid()), Some(guard));
     read();
+}
+
+#[test]
+fn the_version_states_what_the_program_was_built_of() {
+    let [short, long] = ["-V", "--version"].map(|option| zarrfs(&[option]));
+    assert_eq!(short.stdout, long.stdout);
+    let text = String::from_utf8(long.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let version = format!("zarrfs {}", env!("CARGO_PKG_VERSION"));
+    assert_eq!((lines.len(), lines[0]), (4, version.as_str()), "{text}");
+    let feature = if cfg!(feature = "remote") {
+        "features   remote"
+    } else {
+        "features   none"
+    };
+    assert!(lines[1].starts_with("build      commit "), "{text}");
+    assert!(lines[2].starts_with(feature), "{text}");
+    assert!(
+        lines[3].contains("Landlock") && lines[3].contains("seccomp"),
+        "{text}"
+    );
+    let mount = Mount::new(&test_data("sample.zarr"), &[]);
+    let stats = mount.stats();
+    for line in &lines[1..] {
+        let (name, value) = line.split_once(' ').unwrap();
+        let value = value.trim();
+        assert!(
+            stats.contains(&format!("\n{name:<20} {value}\n")),
+            "{stats}"
+        );
+    }
 }
