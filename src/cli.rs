@@ -173,7 +173,7 @@ enum Verb {
     Consolidate(consolidate::ConsolidateArgs),
     /// Show, commit or discard the changes in a directory of mount --overlay
     Overlay(Box<overlay::OverlayArgs>),
-    /// Show the counters and problems of a mount
+    /// Show the counters and problems of a mount, or list all mounts
     Stats(stats::StatsArgs),
     /// Print completions of the command line for a shell
     Completions(completions::CompletionsArgs),
