@@ -319,7 +319,7 @@ pub fn check_not_mounted(path: &Path) -> Result<(), CommandFailure> {
     )))
 }
 
-/// Checks that the daemon answers whose mount holds `path`, if it is in a mount of zarrfs. A command
+/// Checks that the daemon answers whose mount holds `path`, if a mount of zarrfs does. A command
 /// that waits for a daemon that is stopped would not end.
 pub fn check_answers(path: &Path) -> Result<(), CommandFailure> {
     let Ok(Some(mount)) = mount_of(path) else {
