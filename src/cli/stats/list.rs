@@ -1,6 +1,6 @@
-//! `zarrfs stats` without a mountpoint: all mounts of zarrfs in the mount table, and what the daemon
-//! of each says of itself. This module asks through [`read_control`] alone, so that no mount can
-//! stop it.
+//! `zarrfs stats` without a mountpoint: all mounts of zarrfs in the mount table, and what the
+//! daemon of each says of itself. This module asks through [`read_control`] alone, so that no mount
+//! can stop it.
 
 use crate::cli::{CommandFailure, list_of, size, stdio};
 use crate::fuse::{MountEntry, PATIENCE, STATISTICS, abort_file, daemons, mounts, read_control};
