@@ -1,7 +1,7 @@
 //! Tells the program what it was built of and for: `zarrfs --version` shows it.
 //!
-//! Invariant: two builds of one commit are equal, in any folder, and a build never fails for want of
-//! git. A development build asks git nothing, since each commit would build the program again.
+//! Invariant: two builds of one commit are equal, in any folder, and a build never fails for want
+//! of git. A development build asks git nothing, since each commit would build the program again.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

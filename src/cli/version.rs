@@ -1,5 +1,5 @@
-//! What `zarrfs --version` prints: the version, what the program was built of and for, its features,
-//! and what the running kernel has for a sandbox.
+//! What `zarrfs --version` prints: the version, what the program was built of and for, its
+//! features, and what the running kernel has for a sandbox.
 
 use std::fmt::Write;
 
