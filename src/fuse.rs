@@ -45,12 +45,15 @@ pub use mount_place::{
 
 use crate::fs::tree::Attributes;
 use crate::fs::{Change, Fs, RequestKind};
-use fuser::{Config, Errno, FileHandle, ReplyEmpty, ReplyEntry, Session, SessionACL};
+use fuser::{
+    Config, Errno, FileHandle, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Session, SessionACL,
+};
 use name_limit::NameLimit;
 use notify::{KernelConnection, Notices};
 use replies::{FallibleReply, finish, send_ok};
 use request_info::RequestInfo;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -69,6 +72,10 @@ const MAX_BACKGROUND: u16 = 256;
 /// Maximum number of idle copies of writes, each of at most 1 MiB: about as many as wait for space
 /// at a time.
 const IDLE_COPIES: usize = 4;
+
+/// Maximum wait for a server that is asked for the attributes of the root: commands wait for a
+/// control file for [`PATIENCE`].
+const ROOT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Growth of the worker pool: the time after which a waiting request gets a new worker, and the
 /// maximum number of workers.
@@ -128,6 +135,7 @@ pub fn serve(
         notices,
         names,
         copies,
+        known_root: Arc::default(),
     };
     let session = Session::from_fd(server, fd, SessionACL::All, config)?;
     kernel.connect(session.notifier());
@@ -149,6 +157,8 @@ struct FuseServer {
     notices: Arc<Notices>,
     names: Arc<NameLimit>,
     copies: Arc<WriteCopies>,
+    /// The latest attributes of the root of a remote store. Protects them alone.
+    known_root: Arc<Mutex<Option<Attributes>>>,
 }
 
 /// Memory for the bytes of writes that move to a worker: a fresh block costs a page fault for every
@@ -208,6 +218,35 @@ impl Drop for Inline<'_> {
 }
 
 impl FuseServer {
+    /// Answers a request for the attributes of the root of a remote store. If the server is silent,
+    /// the answer is what it has said before: the kernel asks before it opens a control file, which
+    /// must tell why the mount hangs.
+    fn remote_root_attributes(&self, root: INodeNo, reply: ReplyAttr) {
+        let request = RequestInfo::of("getattr", root);
+        let known = self.known_root.clone();
+        let (send, answer) = channel();
+        self.dispatch(RequestKind::Attributes(root.0), move |fs| {
+            let attributes = request.run(fs, || fs.attributes(root.0));
+            if let Ok(attributes) = &attributes {
+                *lock(&known) = Some(attributes.clone());
+            }
+            // the other job may have replied
+            let _ = send.send(attributes);
+        });
+        let known = self.known_root.clone();
+        let options = self.options.clone();
+        self.pool.run(move || {
+            let in_time = answer.recv_timeout(ROOT_PATIENCE).ok();
+            let attributes = in_time
+                .or_else(|| lock(&known).clone().map(Ok))
+                .or_else(|| answer.recv().ok())
+                .unwrap_or(Err(Errno::EIO));
+            finish(attributes, reply, |reply, attributes| {
+                options.send_attributes(reply, &attributes);
+            });
+        });
+    }
+
     /// Runs the job of a request: on a worker if it may block or another session thread runs a job,
     /// otherwise on this thread. Then makes the kernel drop pages that the job has made stale
     /// without waiting for them, and forget names if it knows too many.

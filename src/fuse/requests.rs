@@ -5,7 +5,7 @@ use super::replies::{attribute_ttl, finish, send_ok, send_written, send_xattr};
 use super::request_info::RequestInfo;
 use super::{FuseServer, MAX_BACKGROUND};
 use crate::cache::Wait;
-use crate::fs::tree::Audience;
+use crate::fs::tree::{Audience, ROOT_INODE};
 use crate::fs::{Fs, KernelPages, MAX_NAME, RequestKind, Seek, StalePages};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
@@ -102,6 +102,9 @@ impl Filesystem for FuseServer {
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        if inode.0 == ROOT_INODE && self.fs.concurrency() > 1 {
+            return self.remote_root_attributes(inode, reply);
+        }
         let options = self.options.clone();
         self.dispatch(RequestKind::Attributes(inode.0), move |fs| {
             let attributes = RequestInfo::of("getattr", inode).run(fs, || fs.attributes(inode.0));

@@ -14,6 +14,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// A stopped daemon, which continues when this value is dropped.
 struct Stopped(Pid);
@@ -260,6 +261,26 @@ fn no_command_waits_for_a_mount_that_hangs() {
     assert_all_fail(&commands, 7, &why);
 }
 
+/// "If only the server of the store hangs, `zarrfs stats` answers", although the kernel asks for the
+/// root first.
+#[test]
+fn stats_answers_while_the_server_of_the_store_is_silent() {
+    let folder = tempfile::tempdir().unwrap();
+    TestArray::with_chunks(folder.path().join("a"), &[1000], &[1000], zlib());
+    let server = FaultyServer::new(folder.path());
+    let daemon = Daemon::start(Path::new(&server.url("a")), &["--timeout", "10m"]);
+    server.set_all(Fault::Stall);
+    // the kernel and the daemon keep attributes for a second
+    std::thread::sleep(Duration::from_millis(2500));
+    let output = zarrfs_in_time(&["stats", text(&daemon.path())]);
+    assert!(output.status.success(), "{output:?}");
+    let (own, _) = listed(&daemon.path());
+    assert!(
+        ["ok", "failing"].contains(&own[0]["state"].as_str().unwrap()),
+        "{own:?}"
+    );
+}
+
 /// Returns whether a thread of a process waits in the kernel where no signal reaches it.
 fn waits_uninterruptibly(process: Pid) -> bool {
     let threads = format!("/proc/{}/task", process.as_raw_nonzero());
@@ -347,7 +368,7 @@ fn signals_change_the_level_of_the_log() {
         kill_process(guard, signal).unwrap();
     }
     // a guard that took them for the end of the daemon would end with the mount
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(500));
     assert_eq!(guard_of(daemon.pid()), Some(guard));
     read();
 }
