@@ -552,7 +552,12 @@ impl ReadArgs {
 
     /// Returns the directory of spill files.
     fn spill_directory(&self) -> PathBuf {
-        absolute(&self.spill_dir.clone().unwrap_or_else(spill_directory))
+        absolute(&self.spill_name())
+    }
+
+    /// Returns the directory of spill files by the name that the user has given.
+    fn spill_name(&self) -> PathBuf {
+        self.spill_dir.clone().unwrap_or_else(spill_directory)
     }
 }
 

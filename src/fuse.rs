@@ -29,6 +29,7 @@
 //! A panic in a request ends in EIO for that request alone (`request_info`).
 
 mod control;
+mod inherited;
 mod mount;
 mod mount_place;
 mod name_limit;
@@ -38,6 +39,7 @@ mod request_info;
 mod requests;
 
 pub use control::{PATIENCE, STATISTICS, daemons, read_control, run_child};
+pub use inherited::{inherited_descriptor, names_connection};
 pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, unmount_path};
 pub use mount_place::{
     FollowedPath, MountEntry, abort_file, follow, mount_of, mounts, mounts_at, open_directory,
@@ -131,13 +133,20 @@ pub fn serve(
         pool,
         options,
         maps_direct: false,
+        is_inherited: mountpoint.is_inherited(),
         kernel: kernel.clone(),
         notices,
         names,
         copies,
         known_root: Arc::default(),
     };
-    let session = Session::from_fd(server, fd, SessionACL::All, config)?;
+    let session = if mountpoint.is_inherited() {
+        let shown = mountpoint.path().display();
+        inherited::initialize(fd, server, config)
+            .map_err(|e| e.context(format!("mountpoint {shown}")))?
+    } else {
+        Session::from_fd(server, fd, SessionACL::All, config)?
+    };
     kernel.connect(session.notifier());
     let run = move || session.run().map_err(Error::from);
     Ok(std::thread::Builder::new()
@@ -153,6 +162,8 @@ struct FuseServer {
     options: ServeOptions,
     /// Whether the kernel maps files whose reads bypass its page cache.
     maps_direct: bool,
+    /// Whether another program has made the mount, perhaps without the option default_permissions.
+    is_inherited: bool,
     kernel: KernelConnection,
     notices: Arc<Notices>,
     names: Arc<NameLimit>,

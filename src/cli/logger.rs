@@ -139,12 +139,15 @@ impl LogArgs {
     }
 
     /// Returns the options that name a path of the log, and the path.
-    pub fn paths(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
+    pub fn paths(
+        &self,
+        resolved: fn(&Path) -> PathBuf,
+    ) -> impl Iterator<Item = (&'static str, PathBuf)> {
         let file = self.log_file.clone().map(|path| ("--log-file", path));
         file.into_iter().chain(
             self.log_journal
                 .as_deref()
-                .map(|path| ("--log-journal", absolute(path))),
+                .map(|path| ("--log-journal", resolved(path))),
         )
     }
 

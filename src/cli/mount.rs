@@ -16,13 +16,16 @@ use super::{
 use crate::array::hierarchy::Hierarchy;
 use crate::fs::tree::Audience;
 use crate::fs::{Fs, Options};
-use crate::fuse::{MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
+use crate::fuse::{
+    MountError, MountRequest, Mountpoint, ServeOptions, Unmounted, inherited_descriptor,
+    names_connection, serve,
+};
 use clap::{Args, FromArgMatches};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -58,6 +61,10 @@ pub struct MountArgs {
     /// URLs begin with http, https, s3, gs, az or abfs. memory: is an empty store in memory.
     store: StoreLocation,
     /// Existing directory, or one that --auto-mountpoint creates
+    ///
+    /// Or /dev/fd/N: the descriptor N is /dev/fuse, which the calling program has opened and
+    /// mounted. Or a socket, where a program sends that descriptor, as fusermount3 does. zarrfs
+    /// serves such a mount without privileges, and never unmounts it.
     mountpoint: Option<PathBuf>,
     /// Stay in the foreground
     #[arg(short, long)]
@@ -217,7 +224,9 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
         });
     }
     match std::env::var_os(BACKGROUND) {
-        None => start_background(words).and_then(|()| stdio::print(chosen)),
+        None => {
+            start_background(words, inherited_descriptor(&path)).and_then(|()| stdio::print(chosen))
+        }
         Some(_) => {
             let _ = rustix::process::setsid();
             mount(&args, &options, &path, leave_terminal)
@@ -225,9 +234,10 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
     }
 }
 
-/// Starts the background process, and waits until the mount answers or the process ends.
-fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
-    let ended = background_process(words)
+/// Starts the background process, which inherits the descriptor `kept`, and waits until the mount
+/// answers or the process ends.
+fn start_background(words: &[OsString], kept: Option<RawFd>) -> Result<(), CommandFailure> {
+    let ended = background_process(words, kept)
         .map_err(|e| CommandFailure::failed(format!("can't start the background process: {e}")))?;
     let Some(status) = ended else { return Ok(()) };
     match status.code() {
@@ -241,8 +251,11 @@ fn start_background(words: &[OsString]) -> Result<(), CommandFailure> {
 
 /// Starts the background process. Returns `None` once the mount answers, or else how the process
 /// has ended.
-fn background_process(words: &[OsString]) -> std::io::Result<Option<ExitStatus>> {
-    close_on_exec();
+fn background_process(
+    words: &[OsString],
+    kept: Option<RawFd>,
+) -> std::io::Result<Option<ExitStatus>> {
+    close_on_exec(kept);
     let mut child = Command::new(std::env::current_exe()?)
         .args(words.iter().skip(1))
         .envs(start_directory::variables())
@@ -261,17 +274,46 @@ fn background_process(words: &[OsString]) -> std::io::Result<Option<ExitStatus>>
     }
 }
 
-/// Keeps the background process from inheriting the caller's open files and their locks.
-fn close_on_exec() {
-    // SAFETY: the call takes numbers alone and sets a flag on descriptors; none is closed here.
-    unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            3,
-            libc::c_uint::MAX,
-            libc::CLOSE_RANGE_CLOEXEC,
-        )
-    };
+/// Keeps the background process from inheriting the caller's open files and their locks, except for
+/// the descriptor `kept`.
+fn close_on_exec(kept: Option<RawFd>) {
+    // the standard streams are replaced anyway
+    let kept = kept.unwrap_or(2).max(2).unsigned_abs();
+    for (first, last) in [(3, kept - 1), (kept + 1, u32::MAX)] {
+        // SAFETY: the call takes numbers alone and sets a flag on descriptors; none is closed here.
+        // It refuses an empty range.
+        unsafe {
+            libc::syscall(
+                libc::SYS_close_range,
+                first,
+                last,
+                libc::CLOSE_RANGE_CLOEXEC,
+            )
+        };
+    }
+}
+
+/// Takes the mount of another program, if `path` names its connection.
+fn inherit(args: &MountArgs, path: &Path) -> Result<Option<Mountpoint>, CommandFailure> {
+    if !names_connection(path) {
+        return Ok(None);
+    }
+    let shown = path.display();
+    for (is_given, option) in [
+        (args.allow_other, "--allow-other"),
+        (args.noexec, "--noexec"),
+        (args.sync, "--sync"),
+        (args.auto_mountpoint, "--auto-mountpoint"),
+        (args.replace_stale, "--replace-stale"),
+        (args.idle_timeout.is_some(), "--idle-timeout"),
+    ] {
+        if is_given {
+            return Err(CommandFailure::wrong_use(format!(
+                "{option}: not with {shown}, which another program mounts with options of its own, and unmounts"
+            )));
+        }
+    }
+    Mountpoint::inherit(path).map(Some).map_err(failure)
 }
 
 /// Mounts, calls `ready`, and serves the mount until it ends. `options` are those of `args` as in
@@ -282,7 +324,17 @@ fn mount(
     path: &Path,
     ready: impl FnOnce() -> Result<(), CommandFailure>,
 ) -> Result<(), CommandFailure> {
-    let resolved = absolute(path);
+    let inherited = inherit(args, path)?;
+    let resolved = match &inherited {
+        Some(mountpoint) => mountpoint.path().to_path_buf(),
+        None => absolute(path),
+    };
+    let own = own_paths(args, inherited.is_some());
+    let site = match &inherited {
+        Some(mountpoint) => MountSite::of(mountpoint)?,
+        None => MountSite::before(&resolved),
+    };
+    nesting::check(&own, &site)?;
     args.log.start(&resolved)?;
     raise_file_limit();
     args.reading.memory.set_bound();
@@ -292,8 +344,6 @@ fn mount(
         .as_ref()
         .map(StatisticsListener::bind)
         .transpose()?;
-    let own = own_paths(args);
-    nesting::check(&own, &MountSite::before(&resolved))?;
     let hierarchy = open_hierarchy(args, &resolved, &stats)?;
     warn_unlisted(&hierarchy, &args.store);
     let read_only = args.read_only || !hierarchy.store().is_writable();
@@ -308,7 +358,11 @@ fn mount(
     let store = hierarchy.shared_store();
     let fs = file_system(args, hierarchy, read_only, stats)?;
     set_facts(&fs, args, options);
-    let (session, mountpoint) = start_session(args, path, made.directory(), &fs, read_only, &own)?;
+    let mountpoint = match inherited {
+        Some(mountpoint) => mountpoint,
+        None => make_mount(args, path, made.directory(), read_only)?,
+    };
+    let (session, mountpoint) = start_session(args, mountpoint, &fs, read_only, &own)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let handler = SignalHandler {
         fs: fs.clone(),
@@ -322,6 +376,10 @@ fn mount(
         leftovers::remove(store);
     }
     if started.is_err() {
+        if !mountpoint.can_unmount() {
+            // the kernel ends the connection with the process
+            return started.and(store_all(&fs));
+        }
         let _ = mountpoint.unmount();
     }
     let ended = session.join();
@@ -329,12 +387,9 @@ fn mount(
     let left = mountpoint.unmount();
     let stored = store_all(&fs);
     match ended.map_err(|_| CommandFailure::failed("the session ended by an internal error"))? {
-        // the kernel also answers so if the last file is closed after the unmount while a thread
-        // takes its release
-        Err(e)
-            if e.errno() == libc::ECONNABORTED
-                && matches!(left, Ok(Unmounted::NotOnTop))
-                && !mountpoint.aborted() => {}
+        // the kernel also answers so if a signal or the last close after the unmount ends the
+        // connection while a thread takes a request
+        Err(e) if e.errno() == libc::ECONNABORTED && matches!(left, Ok(Unmounted::NotOnTop)) => {}
         ended => ended?,
     }
     if interrupted.load(Ordering::Relaxed) && stored.is_ok() {
@@ -386,16 +441,13 @@ fn file_system(
     Ok(fs)
 }
 
-/// Mounts the file system on `directory`, or on `path` if it is `None`, and starts to serve it.
-/// Unmounts it after a failure.
-fn start_session(
+/// Mounts on `directory`, or on `path` if it is `None`.
+fn make_mount(
     args: &MountArgs,
     path: &Path,
     directory: Option<BorrowedFd>,
-    fs: &Arc<Fs>,
     read_only: bool,
-    own: &[OwnPath],
-) -> Result<(Session, Arc<Mountpoint>), CommandFailure> {
+) -> Result<Mountpoint, CommandFailure> {
     let request = MountRequest {
         source: &args.store.absolute().to_string(),
         path,
@@ -406,8 +458,17 @@ fn start_session(
         noexec: args.noexec,
         replace_stale: args.replace_stale,
     };
-    let mut mountpoint = Mountpoint::mount(&request).map_err(failure)?;
-    mountpoint.guard();
+    Mountpoint::mount(&request).map_err(failure)
+}
+
+/// Starts to serve a mount. Unmounts it after a failure.
+fn start_session(
+    args: &MountArgs,
+    mut mountpoint: Mountpoint,
+    fs: &Arc<Fs>,
+    read_only: bool,
+    own: &[OwnPath],
+) -> Result<(Session, Arc<Mountpoint>), CommandFailure> {
     // check again: directories may have been renamed since the path was resolved, and mounts
     // propagate
     let session = MountSite::of(&mountpoint)
@@ -422,6 +483,8 @@ fn start_session(
         .inspect_err(|_| {
             let _ = mountpoint.unmount();
         })?;
+    // not before: it would end a connection that another daemon serves
+    mountpoint.guard();
     if let Err(e) = mountpoint.set_readahead(args.readahead.unwrap_or(READAHEAD))
         && args.readahead.is_some()
     {
@@ -511,11 +574,19 @@ fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
 }
 
 /// Returns the paths that the daemon opens or lists after it has mounted.
-fn own_paths(args: &MountArgs) -> Vec<OwnPath> {
-    let spill = args.reading.spill_directory();
+fn own_paths(args: &MountArgs, is_mounted: bool) -> Vec<OwnPath> {
+    // a path in a mount that is not served yet can't be resolved: the kernel would wait
+    let resolved: fn(&Path) -> PathBuf = if is_mounted {
+        Path::to_path_buf
+    } else {
+        absolute
+    };
+    let spill = resolved(&args.reading.spill_name());
     let mut own = vec![OwnPath::new(OwnPathKind::Name, "--spill-dir", spill)];
-    match args.store.absolute() {
-        StoreLocation::Path(store) => own.push(OwnPath::new(OwnPathKind::Store, "store", store)),
+    match &args.store {
+        StoreLocation::Path(store) => {
+            own.push(OwnPath::new(OwnPathKind::Store, "store", resolved(store)))
+        }
         _ => own.extend(OwnPath::names(start_directory::paths())),
     }
     for (option, path) in [
@@ -528,11 +599,12 @@ fn own_paths(args: &MountArgs) -> Vec<OwnPath> {
         }
     }
     for location in &args.store_args.allow_reference {
-        if let StoreLocation::Path(path) = location.absolute() {
+        if let StoreLocation::Path(path) = location {
+            let path = resolved(path);
             own.push(OwnPath::new(OwnPathKind::Name, "--allow-reference", path));
         }
     }
-    own.extend(OwnPath::names(args.log.paths()));
+    own.extend(OwnPath::names(args.log.paths(resolved)));
     own
 }
 
@@ -556,7 +628,7 @@ struct SignalHandler {
 impl SignalHandler {
     /// Handles signals until the process ends. The first signal unmounts and stores everything; a
     /// mount in use ends with its last open file. The second signal ends requests in flight, and so
-    /// does the first if the mount was detached already, since nothing else could end it. The third
+    /// does the first if this process can't unmount, since nothing else could end it. The third
     /// ends the process. SIGHUP opens the log file again; SIGUSR1 and SIGUSR2 change the level of
     /// the log.
     fn run(self, mut signals: Signals) {
@@ -579,7 +651,7 @@ impl SignalHandler {
             if mountpoint.aborted() {
                 std::process::exit(1);
             }
-            if waiting || mountpoint.is_detached() {
+            if waiting || !mountpoint.can_unmount() {
                 log::info!("signal {signal}: ending {shown}, requests in flight fail");
                 self.interrupted.store(waiting, Ordering::Relaxed);
                 if !mountpoint.abort() {

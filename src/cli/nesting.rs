@@ -65,6 +65,8 @@ pub struct MountSite {
     places: Vec<PathBuf>,
     /// The directories above the mountpoint.
     above: Vec<DirectoryId>,
+    /// Whether the mount was there before the store was opened.
+    hides_store: bool,
 }
 
 impl MountSite {
@@ -80,6 +82,7 @@ impl MountSite {
             directory,
             places: Vec::new(),
             above,
+            hides_store: false,
         }
     }
 
@@ -96,6 +99,7 @@ impl MountSite {
             directory: None,
             places,
             above,
+            hides_store: mount.is_inherited(),
         })
     }
 
@@ -115,7 +119,11 @@ pub fn check(own: &[OwnPath], site: &MountSite) -> Result<(), CommandFailure> {
             continue;
         };
         let message = match &followed.rest {
-            Some(rest) if *kind != OwnPathKind::Store || !rest.as_os_str().is_empty() => {
+            Some(rest)
+                if *kind != OwnPathKind::Store
+                    || !rest.as_os_str().is_empty()
+                    || site.hides_store =>
+            {
                 format!(
                     "{what} {}: leads through the mountpoint {shown}; choose another",
                     path.display()

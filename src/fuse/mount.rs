@@ -3,6 +3,7 @@
 //! mount table, and unmounts no other.
 
 use super::control::{PATIENCE, STATISTICS, read_control, start_guard};
+use super::inherited;
 use super::mount_place::{
     FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, mounts, mounts_at, open_directory,
     path_of, path_to_mount, proc_path,
@@ -36,8 +37,10 @@ pub enum MountError {
 pub struct Mountpoint {
     /// The path at the time of mounting, for messages.
     path: PathBuf,
-    place: MountPlace,
-    device: String,
+    /// `None` if another program has mounted, and unmounts.
+    place: Option<MountPlace>,
+    /// The device number; `None` if the kernel doesn't tell it.
+    device: Option<String>,
     fuse: Option<OwnedFd>,
     aborted: AtomicBool,
 }
@@ -49,7 +52,8 @@ pub enum Unmounted {
     Gone,
     /// The mount is in use. If it was detached, it ends when its last file is closed.
     InUse,
-    /// The mount is no longer at the path, or another one is over it. It was left as it is.
+    /// The mount is no longer at the path, another one is over it, or another program has made it.
+    /// It was left as it is.
     NotOnTop,
 }
 
@@ -118,18 +122,44 @@ impl Mountpoint {
         let (place, MountEntry { path, device, .. }) = entry;
         Ok(Mountpoint {
             path,
-            place,
-            device,
+            place: Some(place),
+            device: Some(device),
             fuse: Some(fuse),
             aborted: AtomicBool::new(false),
         })
+    }
+
+    /// Takes a mount that another program has made, by the descriptor or the socket that `name`
+    /// stands for. It is never unmounted.
+    pub fn inherit(name: &Path) -> std::result::Result<Self, MountError> {
+        let fuse = inherited::take(name).map_err(|why| {
+            MountError::Mountpoint(format!("mountpoint {}: {why}", name.display()))
+        })?;
+        let mut mountpoint = Mountpoint {
+            path: name.to_path_buf(),
+            place: None,
+            device: inherited::device_number(&fuse),
+            fuse: Some(fuse),
+            aborted: AtomicBool::new(false),
+        };
+        let places = mountpoint.places().map_err(MountError::Other)?;
+        if let Some(path) = places.into_iter().next() {
+            mountpoint.path = path;
+        }
+        Ok(mountpoint)
+    }
+
+    /// Returns whether another program has made the mount.
+    pub fn is_inherited(&self) -> bool {
+        self.place.is_none()
     }
 
     /// Starts the process that ends the connection if this one is killed. The program must call
     /// [`run_child`](super::run_child) when it starts, and the calling thread must live as long as
     /// the mount.
     pub fn guard(&self) {
-        if let Err(e) = start_guard(&self.device) {
+        let guarded = self.device().and_then(|device| Ok(start_guard(device)?));
+        if let Err(e) = guarded {
             let path = self.path.display();
             log::debug!(
                 "{path}: {e}; if the daemon is killed, its mount may hang until it is unmounted"
@@ -147,47 +177,64 @@ impl Mountpoint {
         self.fuse.take()
     }
 
+    /// Returns the device number.
+    fn device(&self) -> Result<&str> {
+        self.device.as_deref().ok_or_else(|| {
+            Error::unsupported("the kernel does not tell which mount an inherited descriptor is of")
+        })
+    }
+
+    /// Returns whether an entry of the mount table is this mount.
+    fn is(&self, entry: &MountEntry) -> bool {
+        self.device.as_ref() == Some(&entry.device)
+    }
+
     /// Returns the places of this mount in the mount table. There are several where mounts
-    /// propagate.
+    /// propagate, and none if another program has made it where this process can't see it.
     pub fn places(&self) -> Result<Vec<PathBuf>> {
         Ok(mounts()?
             .into_iter()
-            .filter(|mount| mount.device == self.device)
+            .filter(|mount| self.is(mount))
             .map(|mount| mount.path)
             .collect())
     }
 
     /// Unmounts, if this mount is still on top at the path. A mount in use is detached.
     pub fn unmount(&self) -> Result<Unmounted> {
-        match self.unmount_unused()? {
-            Unmounted::InUse => self
-                .place
-                .unmount(UnmountFlags::DETACH)
-                .map(|()| Unmounted::InUse),
-            other => Ok(other),
+        match (self.unmount_unused()?, &self.place) {
+            (Unmounted::InUse, Some(place)) => {
+                place.unmount(UnmountFlags::DETACH)?;
+                Ok(Unmounted::InUse)
+            }
+            (other, _) => Ok(other),
         }
     }
 
     /// Unmounts as [`Mountpoint::unmount`] does, but leaves a mount in use as it is.
     pub fn unmount_unused(&self) -> Result<Unmounted> {
-        if self.place.top()?.is_none_or(|m| m.device != self.device) {
+        let Some(place) = &self.place else {
+            return Ok(Unmounted::NotOnTop);
+        };
+        if !place.top()?.is_some_and(|top| self.is(&top)) {
             return Ok(Unmounted::NotOnTop);
         }
-        match self.place.unmount(UnmountFlags::empty()) {
+        match place.unmount(UnmountFlags::empty()) {
             Err(e) if e.errno() == libc::EBUSY => Ok(Unmounted::InUse),
             done => done.map(|()| Unmounted::Gone),
         }
     }
 
-    /// Returns whether the mount was detached: it has no path any more, and ends with its last open
-    /// file.
-    pub fn is_detached(&self) -> bool {
-        mounts().is_ok_and(|mounts| mounts.iter().all(|mount| mount.device != self.device))
+    /// Returns whether this process can end the mount by unmounting it: not if another program has
+    /// made it, nor if it was detached, since it then has no path any more, and ends with its last
+    /// open file.
+    pub fn can_unmount(&self) -> bool {
+        let is_gone = mounts().is_ok_and(|mounts| !mounts.iter().any(|mount| self.is(mount)));
+        !self.is_inherited() && !is_gone
     }
 
     /// Sets how many bytes the kernel reads ahead. Only root may.
     pub fn set_readahead(&self, bytes: u64) -> Result<()> {
-        let path = format!("/sys/class/bdi/{}/read_ahead_kb", self.device);
+        let path = format!("/sys/class/bdi/{}/read_ahead_kb", self.device()?);
         std::fs::write(&path, (bytes / 1024).to_string()).map_err(|e| Error::from(e).context(path))
     }
 
@@ -200,7 +247,8 @@ impl Mountpoint {
     /// allow it.
     pub fn abort(&self) -> bool {
         self.aborted.store(true, Ordering::Relaxed);
-        std::fs::write(abort_file(&self.device), "1").is_ok()
+        self.device()
+            .is_ok_and(|device| std::fs::write(abort_file(device), "1").is_ok())
     }
 }
 
@@ -415,7 +463,7 @@ fn run_helper(
             ))
         })?;
     drop(theirs);
-    let fuse = receive_fd(&ours);
+    let fuse = inherited::receive_fd(&ours);
     let output = child.wait_with_output().map_err(helper_failed)?;
     fuse.filter(|_| output.status.success()).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);
@@ -431,25 +479,6 @@ fn run_helper(
 
 fn helper_failed(e: impl Into<Error>) -> MountError {
     MountError::Other(e.into().context("fusermount3"))
-}
-
-fn receive_fd(socket: &OwnedFd) -> Option<OwnedFd> {
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0u8; 1];
-    let mut buffers = [std::io::IoSliceMut::new(&mut byte)];
-    recvmsg(
-        socket,
-        &mut buffers,
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )
-    .ok()?;
-    ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    })
 }
 
 /// Returns why the mount on top at `path` is not unmounted.

@@ -71,6 +71,10 @@ impl Filesystem for FuseServer {
         ] {
             let _ = config.add_capabilities(flag);
         }
+        if self.is_inherited {
+            // with this flag the kernel checks modes, whatever options the mount has
+            let _ = config.add_capabilities(InitFlags::FUSE_POSIX_ACL);
+        }
         self.maps_direct = config
             .add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
             .is_ok();
@@ -647,6 +651,10 @@ impl Filesystem for FuseServer {
         let name = name.to_str().unwrap_or_default().to_string();
         // there are no access lists, capabilities or labels; after this errno, `ls` asks for them
         // once, not once for each file
+        if self.is_inherited && name.starts_with("system.posix_acl_") {
+            // the kernel asks when it checks a mode, and would take another errno for the outcome
+            return reply.error(Errno::ENODATA);
+        }
         if !name.starts_with("user.") {
             return reply.error(Errno::EOPNOTSUPP);
         }

@@ -1,5 +1,7 @@
-//! zarrfs as part of a system: mount(8), services, operators, and test suites of other projects.
+//! zarrfs as part of a system: mount(8), mounts of other programs, services, operators, and test
+//! suites of other projects.
 
+mod inherited;
 mod mounting;
 mod operations;
 mod service;

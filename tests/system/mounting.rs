@@ -16,12 +16,12 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 /// A directory with a copy of the sample store and an empty directory for a mount.
-struct Sandbox {
+pub struct Sandbox {
     directory: tempfile::TempDir,
 }
 
 impl Sandbox {
-    fn new() -> Sandbox {
+    pub fn new() -> Sandbox {
         let directory = tempfile::tempdir().unwrap();
         copy_tree(
             &test_data("sample.zarr"),
@@ -29,6 +29,10 @@ impl Sandbox {
         );
         fs::create_dir(directory.path().join("mnt")).unwrap();
         Sandbox { directory }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
     }
 
     fn join(&self, name: &str) -> PathBuf {
@@ -50,7 +54,7 @@ impl Sandbox {
 
     /// Runs a bash script as root of a system where zarrfs is installed, with this directory as $D.
     /// Returns its output. The mounts and processes of the script end with it.
-    fn system(&self, script: &str) -> String {
+    pub fn system(&self, script: &str) -> String {
         let install = r#"
             mount -t tmpfs tmpfs /run
             mkdir "$D/sbin"
@@ -102,7 +106,7 @@ fn mounts_below(path: &Path) -> Vec<PathBuf> {
     found.filter(|mounted| mounted.starts_with(path)).collect()
 }
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         println!("skipped: needs root");
