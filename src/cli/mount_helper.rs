@@ -3,6 +3,7 @@
 //! codes. This module only translates to the verbs `mount` and `umount`.
 
 use super::{Cli, CommandFailure, ExitCode, mount_options, print, run as run_verb, stdio};
+use crate::fuse::inherited_descriptor;
 use clap::{CommandFactory, Parser};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -11,6 +12,10 @@ use std::process;
 /// Exit codes of mount(8).
 const WRONG_USE: u8 = 1;
 const FAILED: u8 = 32;
+
+/// Options that mount.fuse3 has given to the kernel, and gives to this program as well, if it
+/// passes a mounted descriptor on (`drop_privileges`).
+const GIVEN_TO_THE_KERNEL: [&str; 5] = ["allow_other", "noexec", "sync", "fsname", "max_read"];
 
 /// Arguments of mount(8): `mount.TYPE SOURCE DIRECTORY [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t
 /// TYPE]`.
@@ -127,7 +132,13 @@ fn mount(words: &[OsString]) -> Result<(), CommandFailure> {
         .iter()
         .filter(|(asked, _)| *asked)
         .map(|(_, option)| option.to_string());
+    let is_inherited = inherited_descriptor(Path::new(&args.directory)).is_some();
     for options in args.options.iter().cloned().chain(access) {
+        let options = if is_inherited {
+            mount_options::without(&options, &GIVEN_TO_THE_KERNEL)
+        } else {
+            options
+        };
         line.extend(["-o".into(), options.into()]);
     }
     line.extend(args.sloppy.then(|| "--sloppy".into()));

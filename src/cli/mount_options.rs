@@ -73,6 +73,15 @@ pub fn expand(
     Ok(words.into_iter().map(|(_, word)| word.into()).collect())
 }
 
+/// Returns a list of `-o` without the options of these names.
+pub fn without(list: &str, names: &[&str]) -> String {
+    let name_of = |option: &str| option.split('=').next().unwrap_or_default().to_string();
+    split(list)
+        .filter(|option| !names.contains(&name_of(option).as_str()))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
 fn refused(option: &str, why: &str) -> CommandFailure {
     CommandFailure::wrong_use(format!("-o {option}: {why}"))
 }
@@ -352,6 +361,16 @@ mod tests {
         assert_words("ro,rw,noexec,exec,sync,async", &[]);
         assert_words("rw,ro", &["--read-only"]);
         assert_words("defaults,noexec,async,sync", &["--noexec", "--sync"]);
+    }
+
+    #[test]
+    fn options_can_be_left_out() {
+        let list = "ro,sync,fsname=a\\,sync,log_file=\"/a,sync\",synchronizer=x,sync=1";
+        assert_eq!(
+            without(list, &["sync", "fsname"]),
+            "ro,log_file=\"/a,sync\",synchronizer=x"
+        );
+        assert_eq!(without("sync", &["sync"]), "");
     }
 
     #[test]

@@ -383,6 +383,51 @@ fn a_store_in_the_inherited_mount_is_refused() {
     assert_eq!((said.len(), said.last().unwrap().as_str()), (9, "ended"));
 }
 
+/// mount.fuse3 mounts, drops all capabilities, and passes the descriptor and all options on.
+#[test]
+fn mount_fuse3_drops_privileges() {
+    if !is_installed("mount.fuse3") && !Path::new("/sbin/mount.fuse3").exists() {
+        return;
+    }
+    let Some(said) = script(
+        r#"
+        # mount(8) gives its helpers a PATH of the system
+        mount -t tmpfs tmpfs /usr/local/bin
+        ln -s "$D/bin/zarrfs" /usr/local/bin/zarrfs
+        options=drop_privileges,setuid=nobody,ro,allow_other,noexec,nofail,cache_size=64M,fsname=climate
+        echo "zarrfs#$D/sample.zarr $D/mnt fuse3 $options 0 0" >fstab
+        mount -T fstab "$D/mnt"
+        findmnt --noheadings --raw --output SOURCE,FSTYPE mnt
+        findmnt --noheadings --raw --output OPTIONS mnt | grep -o -e ^ro -e noexec -e allow_other -e user_id=65534
+        grep -E '^(Uid|CapEff|NoNewPrivs)' "/proc/$(pgrep -x zarrfs)/status" | tr '\t' ' '
+        cat mnt/lat/data.raw | wc -c
+        umount mnt
+        ended
+        # an option that zarrfs does not know
+        mount -t fuse3 "zarrfs#$D/sample.zarr" "$D/mnt" -o drop_privileges,setuid=nobody,bogus 2>&1 || echo $?
+        ended
+        "#,
+    ) else {
+        return;
+    };
+    let expected = [
+        "climate fuse.zarrfs",
+        "ro",
+        "noexec",
+        "user_id=65534",
+        "allow_other",
+        "Uid: 65534 65534 65534 65534",
+        "CapEff: 0000000000000000",
+        "NoNewPrivs: 1",
+        "148",
+        "ended",
+        "error: -o bogus: unknown option",
+        "1",
+        "ended",
+    ];
+    assert_eq!(said, expected);
+}
+
 /// Runs zarrfs on the store of a sandbox and its file `socket`, where `answer` gets one connection.
 fn mount_by_socket(sandbox: &Sandbox, answer: impl FnOnce(OwnedFd) + Send) -> Output {
     let socket = sandbox.path().join("socket");
