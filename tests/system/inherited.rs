@@ -428,6 +428,65 @@ fn mount_fuse3_drops_privileges() {
     assert_eq!(said, expected);
 }
 
+/// Returns a script of a ConfigMap in packaging/kubernetes-unprivileged.yaml.
+fn packaged_script(name: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/kubernetes-unprivileged.yaml");
+    let text = fs::read_to_string(file).unwrap();
+    let start = format!("  {name}: |");
+    let lines = text.lines().skip_while(|line| *line != start).skip(1);
+    let script: Vec<&str> = lines.map_while(|line| line.strip_prefix("    ")).collect();
+    assert!(!script.is_empty(), "{name}");
+    let script = script.join("\n");
+    script
+        .replace("/etc/mounter", "/run/scripts")
+        .replace(" /data", " /run/data")
+}
+
+/// As in packaging/kubernetes-unprivileged.yaml, with directories in the place of volumes. A daemon
+/// that was killed and starts again gets a new mount.
+#[test]
+fn a_privileged_container_mounts_for_one_without_privileges() {
+    if !is_installed("socat") || !is_installed("fusermount3") {
+        return;
+    }
+    let (listen, mount) = (packaged_script("listen"), packaged_script("mount"));
+    let Some(said) = script(&format!(
+        r#"
+        mkdir /run/data /run/mounter /run/scripts
+        cat >/run/scripts/listen <<'END'
+{listen}
+END
+        cat >/run/scripts/mount <<'END'
+{mount}
+END
+        sh /run/scripts/listen &
+        mounter=$!
+        for _ in 1 2; do
+            for _ in $(seq 100); do [ -S /run/mounter/socket ] && break; sleep 0.1; done
+            as 65534 "$D/bin/zarrfs" mount --foreground --read-only sample.zarr /run/mounter/socket &
+            daemon=$!
+            for _ in $(seq 100); do
+                (as 65534 cat /run/data/climate/.zarrfs/stats) >/dev/null 2>&1 && break
+                sleep 0.1
+            done
+            (as 1000 cat /run/data/climate/lat/data.raw) | wc -c
+            kill -9 $daemon
+            {{ wait $daemon || echo $?; }} 2>/dev/null
+        done
+        kill -TERM $mounter
+        wait $mounter && echo stopped
+        ended
+        findmnt /run/data/climate || echo gone
+        "#
+    )) else {
+        return;
+    };
+    assert_eq!(
+        said,
+        ["148", "137", "148", "137", "stopped", "ended", "gone"]
+    );
+}
+
 /// Runs zarrfs on the store of a sandbox and its file `socket`, where `answer` gets one connection.
 fn mount_by_socket(sandbox: &Sandbox, answer: impl FnOnce(OwnedFd) + Send) -> Output {
     let socket = sandbox.path().join("socket");
