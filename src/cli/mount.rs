@@ -474,11 +474,12 @@ fn start_session(
     let session = MountSite::of(&mountpoint)
         .and_then(|site| nesting::check(own, &site))
         .and_then(|()| {
-            Ok(serve(
-                fs.clone(),
-                &mut mountpoint,
-                serve_options(args, read_only),
-            )?)
+            let options = serve_options(args, read_only);
+            serve(fs.clone(), &mut mountpoint, options).map_err(|e| match e.errno() {
+                // another daemon serves an inherited connection
+                libc::EBUSY => CommandFailure::new(ExitCode::Mountpoint, e.to_string()),
+                _ => e.into(),
+            })
         })
         .inspect_err(|_| {
             let _ = mountpoint.unmount();
