@@ -197,10 +197,12 @@ impl MountArgs {
 /// Runs the verb; `words` are the program and its arguments.
 pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
     let (args, options) = args.with_options(words)?;
-    args.store.check_answers()?;
     let path = match &args.mountpoint {
         Some(path) => path.clone(),
-        None if args.auto_mountpoint => mountpoint::for_store(&args.store)?,
+        None if args.auto_mountpoint => {
+            args.store.check_answers()?;
+            mountpoint::for_store(&args.store)?
+        }
         None => {
             return Err(CommandFailure::wrong_use(
                 "no MOUNTPOINT; name a directory, or use --auto-mountpoint",
@@ -329,6 +331,10 @@ fn mount(
         Some(mountpoint) => mountpoint.path().to_path_buf(),
         None => absolute(path),
     };
+    // an inherited mount does not answer yet, and the store must not lie in it
+    if inherited.is_none() {
+        args.store.check_answers()?;
+    }
     let own = own_paths(args, inherited.is_some());
     let site = match &inherited {
         Some(mountpoint) => MountSite::of(mountpoint)?,
