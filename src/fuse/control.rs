@@ -12,7 +12,7 @@
 use super::mount_place::{MountEntry, abort_file, working_directory};
 use crate::fs::tree::CONTROL;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -175,15 +175,13 @@ pub fn run_child() -> Option<ExitCode> {
 fn guard(daemon: &str) -> std::io::Result<()> {
     let _ = std::fs::write("/proc/self/comm", GUARD_NAME);
     // signals to all processes of zarrfs end the daemon in an orderly way, or change its log, and
-    // must not end the guard
-    let mut signals = Signals::new([SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP])?;
-    set_parent_process_death_signal(Some(Signal::USR1))?;
-    let lives = || {
-        let parent = rustix::process::getppid();
-        parent.is_some_and(|parent| parent.as_raw_nonzero().to_string() == daemon)
-    };
-    while lives() {
-        let _ = signals.wait();
+    // must not end the guard; nobody sends SIGVTALRM
+    let mut signals = Signals::new([SIGVTALRM, SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP])?;
+    set_parent_process_death_signal(Some(Signal::VTALARM))?;
+    let parent = rustix::process::getppid();
+    if parent.is_some_and(|parent| parent.as_raw_nonzero().to_string() == daemon) {
+        // a daemon one of whose threads hangs stays the parent after it was killed
+        let _ = signals.forever().find(|signal| *signal == SIGVTALRM);
     }
     File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(b"1")
 }
