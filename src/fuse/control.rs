@@ -174,8 +174,7 @@ pub fn run_child() -> Option<ExitCode> {
 /// Waits for the end of the daemon, and ends its connection.
 fn guard(daemon: &str) -> std::io::Result<()> {
     let _ = std::fs::write("/proc/self/comm", GUARD_NAME);
-    // signals to all processes of zarrfs end the daemon in an orderly way, or change its log, and
-    // must not end the guard; nobody sends SIGVTALRM
+    // an operator may send the other signals to all processes of zarrfs: the guard ignores them
     let mut signals = Signals::new([SIGVTALRM, SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP])?;
     set_parent_process_death_signal(Some(Signal::VTALARM))?;
     let parent = rustix::process::getppid();

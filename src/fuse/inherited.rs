@@ -48,7 +48,7 @@ pub fn inherited_descriptor(mountpoint: &Path) -> Option<RawFd> {
 
 /// Returns whether a mountpoint is a descriptor or a socket, not a directory.
 pub fn names_connection(mountpoint: &Path) -> bool {
-    // of a mount that hangs, the kernel alone answers, and an automount waits for this program
+    // these flags ask the kernel alone: a mount may hang, and an automount wait for this program
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let found = statx(CWD, mountpoint, flags, StatxFlags::TYPE);
     let is_socket =
