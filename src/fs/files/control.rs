@@ -32,8 +32,7 @@ struct OpenControl {
 }
 
 impl Fs {
-    /// Sets a value of the program, such as its options, that the control files show: to the owner
-    /// of the mount alone, or to everyone who may open them.
+    /// Sets a value of the program, such as its options. The control files show it to the audience.
     pub fn set_fact(&self, name: &'static str, value: impl Into<String>, audience: Audience) {
         let value = value.into();
         let mut facts = lock(&self.facts);

@@ -302,15 +302,21 @@ impl Store for Slow {
     delegate_store!(memory: put);
 }
 
-#[test]
-fn concurrent_requests_share_a_current_result() {
+/// Returns a slow store with a value, and what lets it answer.
+fn slow_store() -> (mpsc::Sender<Result<()>>, Arc<Slow>) {
     let (go, wait) = mpsc::channel();
-    let slow = Arc::new(Slow {
+    let slow = Slow {
         memory: MemoryStore::default(),
         go: Mutex::new(wait),
         asked: Mutex::default(),
-    });
+    };
     slow.memory.insert("x", "1");
+    (go, Arc::new(slow))
+}
+
+#[test]
+fn concurrent_requests_share_a_current_result() {
+    let (go, slow) = slow_store();
     let store = Arc::new(MetadataCache::new(slow.clone(), LONG));
     let ask = || {
         let store = store.clone();
@@ -356,13 +362,7 @@ fn concurrent_requests_share_a_current_result() {
 /// "counted from the answer": an answer that takes longer than the time to live is used for it.
 #[test]
 fn the_time_to_live_begins_when_the_answer_has_come() {
-    let (go, wait) = mpsc::channel();
-    let slow = Arc::new(Slow {
-        memory: MemoryStore::default(),
-        go: Mutex::new(wait),
-        asked: Mutex::default(),
-    });
-    slow.memory.insert("x", "1");
+    let (go, slow) = slow_store();
     let ttl = Duration::from_secs(2);
     let store = MetadataCache::new(slow.clone(), Some(ttl));
     std::thread::scope(|scope| {
