@@ -5,12 +5,14 @@
 use super::control::{PATIENCE, STATISTICS, read_control, start_guard};
 use super::inherited;
 use super::mount_place::{
-    FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, mounts, mounts_at, open_directory,
-    path_of, path_to_mount, proc_path,
+    FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, has_control_files, mounts, mounts_at,
+    open_directory, path_of, path_to_mount, proc_path,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountAttrFlags, MoveMountFlags, UnmountFlags};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -243,12 +245,20 @@ impl Mountpoint {
         self.aborted.load(Ordering::Relaxed)
     }
 
-    /// Ends the connection: requests in flight get EIO. Returns whether the kernel's control files
-    /// allow it.
+    /// Ends the connection: requests in flight get EIO. Returns whether it ends, for which the
+    /// kernel's control files must be there.
     pub fn abort(&self) -> bool {
         self.aborted.store(true, Ordering::Relaxed);
-        self.device()
-            .is_ok_and(|device| std::fs::write(abort_file(device), "1").is_ok())
+        let Ok(device) = self.device() else {
+            return false;
+        };
+        let file = OpenOptions::new().write(true).open(abort_file(device));
+        match file.and_then(|mut file| file.write_all(b"1")) {
+            Ok(()) => true,
+            // its last file was closed meanwhile
+            Err(e) if e.kind() == ErrorKind::NotFound => has_control_files(),
+            Err(_) => false,
+        }
     }
 }
 

@@ -64,10 +64,21 @@ impl MountEntry {
     }
 }
 
+/// Where the kernel's control files of connections are.
+const CONTROL_FILES: &str = "/sys/fs/fuse/connections";
+
+/// Type of that file system (`FUSE_CTL_SUPER_MAGIC`).
+const CONTROL_FILE_SYSTEM: i64 = 0x6573_5543;
+
+/// Returns whether the kernel's control files are mounted.
+pub fn has_control_files() -> bool {
+    rustix::fs::statfs(CONTROL_FILES).is_ok_and(|found| found.f_type == CONTROL_FILE_SYSTEM)
+}
+
 /// Returns the kernel's file that ends the connection of the FUSE mount with this device number.
 pub fn abort_file(device: &str) -> String {
     format!(
-        "/sys/fs/fuse/connections/{}/abort",
+        "{CONTROL_FILES}/{}/abort",
         device.rsplit(':').next().unwrap_or_default()
     )
 }
