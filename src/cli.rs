@@ -32,6 +32,7 @@ mod overlay;
 mod progress;
 mod put;
 mod remote;
+mod run;
 mod size;
 mod start_directory;
 mod stats;
@@ -101,7 +102,7 @@ const EXIT_CODES: &str = "Exit codes:
   3  no such store, or no such array in it
   4  not a Zarr store, or one that this version can't read
   5  the mountpoint is missing, not a directory, or in use
-  6  FUSE is not available: no /dev/fuse, or fusermount3 is missing
+  6  FUSE is not available: no /dev/fuse, no fusermount3, or for run no namespaces
   7  a mount without a daemon was left at the mountpoint";
 
 #[derive(Subcommand)]
@@ -121,6 +122,23 @@ enum Verb {
     /// Unmount, and wait until the daemon has ended
     #[command(visible_alias = "unmount")]
     Umount(umount::UmountArgs),
+    /// Run a command with a mount that it alone sees
+    ///
+    /// Mounts the store on a new directory, runs COMMAND, and stores everything that was written
+    /// before it returns. {} in COMMAND and its arguments stands for the mountpoint, and so does
+    /// the variable ZARRFS_MOUNT. The mount is in a namespace that COMMAND and its children share,
+    /// and which other programs can't see: users need neither fusermount3 nor privileges. There
+    /// set-user-ID programs such as sudo run without their privileges, unless root runs zarrfs.
+    ///
+    /// Signals are passed on to COMMAND. If programs that it has started in the background have
+    /// files of the mount open when it ends, zarrfs waits until they close them, or for another
+    /// signal.
+    ///
+    /// The exit code is that of COMMAND, or 128 and the number of the signal that has ended it; 127
+    /// if there is no such program, and 126 if it can't be executed. Those of zarrfs itself are
+    /// below: 1 if COMMAND has succeeded but something could not be stored. A signal before COMMAND
+    /// has started ends zarrfs.
+    Run(Box<run::RunArgs>),
     /// Show the groups and arrays of a store
     ///
     /// Each line has the path, the dtype, the dimensions with their names and lengths, the decoded
@@ -319,12 +337,14 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
         Err(e) if e.kind() == ErrorKind::DisplayVersion => return print(version::text()),
         Err(help) => return stdio::print_help(&help),
     };
-    if !matches!(verb, Verb::Mount(_)) {
+    // the daemon of a mount starts its own log
+    if !matches!(verb, Verb::Mount(_) | Verb::Run(_)) {
         logger::start_for_command()?;
     }
     match verb {
         Verb::Mount(args) => mount::run(*args, words),
         Verb::Umount(args) => umount::run(&args),
+        Verb::Run(args) => run::run(&args),
         Verb::Info(args) => info::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Check(args) => check::run(&args),

@@ -33,6 +33,7 @@ mod inherited;
 mod mount;
 mod mount_place;
 mod name_limit;
+mod namespace;
 mod notify;
 mod replies;
 mod request_info;
@@ -44,6 +45,7 @@ pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, un
 pub use mount_place::{
     FollowedPath, MountEntry, abort_file, follow, mount_of, mounts, mounts_at, open_directory,
 };
+pub use namespace::{enter_own_namespace, kill_namespace};
 
 use crate::fs::tree::Attributes;
 use crate::fs::{Change, Fs, RequestKind};

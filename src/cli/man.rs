@@ -136,7 +136,7 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
             .filter_map(|line| line.trim().split_once("  ")),
     )
     .to_writer(&mut out)?;
-    if verb.is_empty() || verb == "mount" {
+    if ["", "mount", "run"].contains(&verb) {
         section("FILES", FILES.iter().copied()).to_writer(&mut out)?;
         section("ENVIRONMENT", ENVIRONMENT.iter().copied()).to_writer(&mut out)?;
     }

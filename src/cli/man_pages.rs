@@ -32,7 +32,7 @@ pub const FILES: ManSection = &[
 pub const ENVIRONMENT: ManSection = &[
     (
         "TMPDIR",
-        "Default of --spill-dir; /var/tmp if it is not set.",
+        "Default of --spill-dir; /var/tmp if it is not set. zarrfs run mounts there; in /tmp if it is not set.",
     ),
     (
         "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE",
@@ -100,6 +100,23 @@ pub const EXAMPLES: &[(&str, ManSection)] = &[
             "zarrfs umount --lazy mnt",
             "Unmount even while a program has a file open.",
         )],
+    ),
+    (
+        "run",
+        &[
+            (
+                "zarrfs run --containers nc s3://BUCKET/x.zarr -- cdo sinfo {}/dataset.nc",
+                "Let a program read a store in a bucket, and leave nothing mounted.",
+            ),
+            (
+                "zarrfs run x.zarr -- sh -c 'head -c 8 new.raw 1<>\"$ZARRFS_MOUNT/air/data.raw\"'",
+                "Change the first bytes of an array.",
+            ),
+            (
+                "zarrfs run -I % x.zarr -- find % -name data.vrt -exec gdalinfo {} +",
+                "Let find have its own {}.",
+            ),
+        ],
     ),
     (
         "info",

@@ -23,7 +23,8 @@ use crate::fuse::{
 use clap::{Args, FromArgMatches};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
-use std::ffi::OsString;
+use std::ffi::{OsString, c_int};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ use zarrfs_base::stats::Stats;
 /// The environment variable of the background process, which writes [`READY`] to its standard
 /// output, a pipe.
 const BACKGROUND: &str = "ZARRFS_BACKGROUND";
-const READY: &[u8] = b"ready\n";
+pub const READY: &[u8] = b"ready\n";
 
 /// The name under which the control files show the level of the log.
 const LOG_LEVEL: &str = "log_level";
@@ -56,15 +57,12 @@ type Session = JoinHandle<zarrfs_base::error::Result<()>>;
 #[derive(Args)]
 #[command(args_override_self = true)]
 pub struct MountArgs {
-    /// Directory, .zip archive or URL of the store, or memory:
-    ///
-    /// URLs begin with http, https, s3, gs, az or abfs. memory: is an empty store in memory.
-    store: StoreLocation,
     /// Existing directory, or one that --auto-mountpoint creates
     ///
     /// Or /dev/fd/N: the descriptor N is /dev/fuse, which the calling program has opened and
     /// mounted. Or a socket, where a program sends that descriptor, as fusermount3 does. zarrfs
     /// serves such a mount without privileges, and never unmounts it.
+    #[arg(index = 2)]
     mountpoint: Option<PathBuf>,
     /// Stay in the foreground
     #[arg(short, long)]
@@ -89,6 +87,21 @@ pub struct MountArgs {
     /// A mount with an open file, or with a request in that time, is in use.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     idle_timeout: Option<Duration>,
+    /// First remove a mount whose daemon has ended
+    #[arg(long)]
+    replace_stale: bool,
+    #[command(flatten)]
+    served: ServedArgs,
+}
+
+/// What is mounted, and how it is served: the arguments of every verb that mounts.
+#[derive(Args)]
+pub struct ServedArgs {
+    /// Directory, .zip archive or URL of the store, or memory:
+    ///
+    /// URLs begin with http, https, s3, gs, az or abfs. memory: is an empty store in memory.
+    #[arg(index = 1)]
+    store: StoreLocation,
     /// Mount a directory of stores
     ///
     /// STORE is a local directory. Each NAME.zarr in it, at any depth, is shown as a store, and
@@ -96,9 +109,6 @@ pub struct MountArgs {
     /// Nothing is read of a store before it is used.
     #[arg(long, conflicts_with = "synchronizer")]
     stores: bool,
-    /// First remove a mount whose daemon has ended
-    #[arg(long)]
-    replace_stale: bool,
     #[command(flatten)]
     reading: ReadArgs,
     /// Bypass the kernel's page cache for flat bytes
@@ -200,8 +210,8 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
     let path = match &args.mountpoint {
         Some(path) => path.clone(),
         None if args.auto_mountpoint => {
-            args.store.check_answers()?;
-            mountpoint::for_store(&args.store)?
+            args.served.store.check_answers()?;
+            mountpoint::for_store(&args.served.store)?
         }
         None => {
             return Err(CommandFailure::wrong_use(
@@ -219,8 +229,17 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
         Some(_) => String::new(),
         None => format!("{}\n", path.display()),
     };
+    let plan = MountPlan {
+        path: &path,
+        makes_mountpoint: args.auto_mountpoint,
+        replace_stale: args.replace_stale,
+        idle_timeout: args.idle_timeout,
+        foreground: args.foreground,
+        options: &options,
+        orders: None,
+    };
     if args.foreground {
-        return mount(&args, &options, &path, || {
+        return mount(&args.served, plan, || {
             stdio::print(chosen)?;
             systemd::notify_ready().map_err(|e| Error::from(e).context("NOTIFY_SOCKET").into())
         });
@@ -231,7 +250,7 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
         }
         Some(_) => {
             let _ = rustix::process::setsid();
-            mount(&args, &options, &path, leave_terminal)
+            mount(&args.served, plan, leave_terminal)
         }
     }
 }
@@ -295,19 +314,37 @@ fn close_on_exec(kept: Option<RawFd>) {
     }
 }
 
+/// Where a store is mounted, and what ends the mount.
+pub struct MountPlan<'a> {
+    /// The mountpoint.
+    pub path: &'a Path,
+    /// Whether the mountpoint is created, and removed afterwards.
+    pub makes_mountpoint: bool,
+    /// Whether a mount whose daemon has ended is removed first.
+    pub replace_stale: bool,
+    /// The time without use after which the mount ends.
+    pub idle_timeout: Option<Duration>,
+    /// Whether the process keeps its standard error.
+    pub foreground: bool,
+    /// The options as in fstab.
+    pub options: &'a str,
+    /// The [`orders`] of `zarrfs run`, in whose namespace the mount is. Signals end other mounts.
+    pub orders: Option<File>,
+}
+
 /// Takes the mount of another program, if `path` names its connection.
-fn inherit(args: &MountArgs, path: &Path) -> Result<Option<Mountpoint>, CommandFailure> {
-    if !names_connection(path) {
+fn inherit(args: &ServedArgs, plan: &MountPlan) -> Result<Option<Mountpoint>, CommandFailure> {
+    if !names_connection(plan.path) {
         return Ok(None);
     }
-    let shown = path.display();
+    let shown = plan.path.display();
     for (is_given, option) in [
         (args.allow_other, "--allow-other"),
         (args.noexec, "--noexec"),
         (args.sync, "--sync"),
-        (args.auto_mountpoint, "--auto-mountpoint"),
-        (args.replace_stale, "--replace-stale"),
-        (args.idle_timeout.is_some(), "--idle-timeout"),
+        (plan.makes_mountpoint, "--auto-mountpoint"),
+        (plan.replace_stale, "--replace-stale"),
+        (plan.idle_timeout.is_some(), "--idle-timeout"),
     ] {
         if is_given {
             return Err(CommandFailure::wrong_use(format!(
@@ -315,21 +352,19 @@ fn inherit(args: &MountArgs, path: &Path) -> Result<Option<Mountpoint>, CommandF
             )));
         }
     }
-    Mountpoint::inherit(path).map(Some).map_err(failure)
+    Mountpoint::inherit(plan.path).map(Some).map_err(failure)
 }
 
-/// Mounts, calls `ready`, and serves the mount until it ends. `options` are those of `args` as in
-/// fstab.
-fn mount(
-    args: &MountArgs,
-    options: &str,
-    path: &Path,
+/// Mounts, calls `ready`, and serves the mount until it ends.
+pub fn mount(
+    args: &ServedArgs,
+    plan: MountPlan,
     ready: impl FnOnce() -> Result<(), CommandFailure>,
 ) -> Result<(), CommandFailure> {
-    let inherited = inherit(args, path)?;
+    let inherited = inherit(args, &plan)?;
     let resolved = match &inherited {
         Some(mountpoint) => mountpoint.path().to_path_buf(),
-        None => absolute(path),
+        None => absolute(plan.path),
     };
     // an inherited mount does not answer yet, and the store must not lie in it
     if inherited.is_none() {
@@ -353,20 +388,21 @@ fn mount(
     let hierarchy = open_hierarchy(args, &resolved, &stats)?;
     warn_unlisted(&hierarchy, &args.store);
     let read_only = args.read_only || !hierarchy.store().is_writable();
+    // register signals before any thread starts: a signal without its handler would leave the mount
+    // or its directory behind
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2]).map_err(Error::from)?;
     // dropping this removes the directory, after the mount has ended
     let mut made = MadeDirectories::default();
-    if args.auto_mountpoint {
-        made = mountpoint::make(path)?;
+    if plan.makes_mountpoint {
+        made = mountpoint::make(plan.path)?;
     }
-    // register signals before any thread starts: a signal without its handler would leave the mount
-    // behind
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2]).map_err(Error::from)?;
     let store = hierarchy.shared_store();
     let fs = file_system(args, hierarchy, read_only, stats)?;
-    set_facts(&fs, args, options);
+    set_facts(&fs, args, &plan);
     let mountpoint = match inherited {
         Some(mountpoint) => mountpoint,
-        None => make_mount(args, path, made.directory(), read_only)?,
+        None => make_mount(args, &plan, made.directory(), read_only)?,
     };
     let (session, mountpoint) = start_session(args, mountpoint, &fs, read_only, &own)?;
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -375,9 +411,17 @@ fn mount(
         mountpoint: mountpoint.clone(),
         interrupted: interrupted.clone(),
     };
-    start_thread("signals", move || handler.run(signals)).map_err(Error::from)?;
+    match plan.orders {
+        None => start_thread("signals", move || handler.run(signals.forever())),
+        Some(pipe) => {
+            let fs = fs.clone();
+            start_thread("orders", move || handler.run(orders(pipe)))
+                .and_then(|_| start_thread("signals", move || ignore(&fs, signals)))
+        }
+    }
+    .map_err(Error::from)?;
     let started =
-        start_serving(&fs, &mountpoint, args.idle_timeout, listener).and_then(|()| ready());
+        start_serving(&fs, &mountpoint, plan.idle_timeout, listener).and_then(|()| ready());
     if started.is_ok() && !read_only && !args.stores {
         leftovers::remove(store);
     }
@@ -407,10 +451,10 @@ fn mount(
 }
 
 /// Sets what the control files show of the program and of its command line.
-fn set_facts(fs: &Fs, args: &MountArgs, options: &str) {
+fn set_facts(fs: &Fs, args: &ServedArgs, plan: &MountPlan) {
     let everyone = Audience::Everyone;
-    fs.set_fact("options", options, Audience::Owner);
-    fs.set_fact("log", args.log.destination(args.foreground), everyone);
+    fs.set_fact("options", plan.options, Audience::Owner);
+    fs.set_fact("log", args.log.destination(plan.foreground), everyone);
     fs.set_fact(LOG_LEVEL, logger::shown(args.log.level()), everyone);
     fs.set_fact("build", version::build(), everyone);
     fs.set_fact("features", version::features(), everyone);
@@ -419,7 +463,7 @@ fn set_facts(fs: &Fs, args: &MountArgs, options: &str) {
 
 /// Creates the file system with the options of the mount.
 fn file_system(
-    args: &MountArgs,
+    args: &ServedArgs,
     hierarchy: Hierarchy,
     read_only: bool,
     stats: Arc<Stats>,
@@ -447,29 +491,30 @@ fn file_system(
     Ok(fs)
 }
 
-/// Mounts on `directory`, or on `path` if it is `None`.
+/// Mounts on `directory`, or on the path of the plan if it is `None`.
 fn make_mount(
-    args: &MountArgs,
-    path: &Path,
+    args: &ServedArgs,
+    plan: &MountPlan,
     directory: Option<BorrowedFd>,
     read_only: bool,
 ) -> Result<Mountpoint, CommandFailure> {
     let request = MountRequest {
         source: &args.store.absolute().to_string(),
-        path,
+        path: plan.path,
         directory,
         allow_other: args.allow_other,
         read_only,
         sync: args.sync,
         noexec: args.noexec,
-        replace_stale: args.replace_stale,
+        replace_stale: plan.replace_stale,
+        is_in_own_namespace: plan.orders.is_some(),
     };
     Mountpoint::mount(&request).map_err(failure)
 }
 
 /// Starts to serve a mount. Unmounts it after a failure.
 fn start_session(
-    args: &MountArgs,
+    args: &ServedArgs,
     mut mountpoint: Mountpoint,
     fs: &Arc<Fs>,
     read_only: bool,
@@ -502,7 +547,7 @@ fn start_session(
 
 /// Opens the store with the options of the mount. The path of the `mountpoint` has no links.
 fn open_hierarchy(
-    args: &MountArgs,
+    args: &ServedArgs,
     mountpoint: &Path,
     stats: &Arc<Stats>,
 ) -> Result<Hierarchy, CommandFailure> {
@@ -566,7 +611,7 @@ fn raise_file_limit() {
     );
 }
 
-fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
+fn serve_options(args: &ServedArgs, read_only: bool) -> ServeOptions {
     ServeOptions {
         uid: args
             .uid
@@ -581,7 +626,7 @@ fn serve_options(args: &MountArgs, read_only: bool) -> ServeOptions {
 }
 
 /// Returns the paths that the daemon opens or lists after it has mounted.
-fn own_paths(args: &MountArgs, is_mounted: bool) -> Vec<OwnPath> {
+fn own_paths(args: &ServedArgs, is_mounted: bool) -> Vec<OwnPath> {
     // a path in a mount that is not served yet can't be resolved: the kernel would wait
     let resolved: fn(&Path) -> PathBuf = if is_mounted {
         Path::to_path_buf
@@ -624,6 +669,45 @@ fn failure(e: MountError) -> CommandFailure {
     }
 }
 
+/// Returns a signal for each order that `zarrfs run` sends to end the mount: a byte in the pipe. If
+/// that process was killed, programs of its command may still have files open, and the mount ends
+/// without them, as it does after two orders.
+fn orders(mut pipe: File) -> impl Iterator<Item = c_int> {
+    let mut missing = 2;
+    std::iter::from_fn(move || {
+        let is_sent = matches!(pipe.read(&mut [0]), Ok(1));
+        if !is_sent && missing == 0 {
+            return None;
+        }
+        missing = i32::max(missing - 1, 0);
+        Some(SIGTERM)
+    })
+}
+
+/// Ignores signals that end other mounts: a batch system sends them to each process of a job, and
+/// the command may still write then.
+fn ignore(fs: &Fs, mut signals: Signals) {
+    for signal in signals.forever() {
+        if !changes_log(fs, signal) {
+            log::info!("signal {signal}: ignored, the mount ends with the command");
+        }
+    }
+}
+
+/// Does what a signal asks of the log: SIGHUP opens the file again, SIGUSR1 and SIGUSR2 change the
+/// level. Returns false for other signals.
+fn changes_log(fs: &Fs, signal: c_int) -> bool {
+    match signal {
+        SIGHUP => logger::reopen(),
+        SIGUSR1 | SIGUSR2 => {
+            let level = logger::shown(logger::change_level(signal == SIGUSR1));
+            fs.set_fact(LOG_LEVEL, level, Audience::Everyone);
+        }
+        _ => return false,
+    }
+    true
+}
+
 /// Ends the mount when signals arrive.
 struct SignalHandler {
     fs: Arc<Fs>,
@@ -636,23 +720,13 @@ impl SignalHandler {
     /// Handles signals until the process ends. The first signal unmounts and stores everything; a
     /// mount in use ends with its last open file. The second signal ends requests in flight, and so
     /// does the first if this process can't unmount, since nothing else could end it. The third
-    /// ends the process. SIGHUP opens the log file again; SIGUSR1 and SIGUSR2 change the level of
-    /// the log.
-    fn run(self, mut signals: Signals) {
+    /// ends the process.
+    fn run(self, signals: impl Iterator<Item = c_int>) {
         let mountpoint = &self.mountpoint;
         let shown = mountpoint.path().display();
         let mut waiting = false;
-        for signal in signals.forever() {
-            match signal {
-                SIGHUP => logger::reopen(),
-                SIGUSR1 | SIGUSR2 => {
-                    let level = logger::change_level(signal == SIGUSR1);
-                    let level = logger::shown(level);
-                    self.fs.set_fact(LOG_LEVEL, level, Audience::Everyone);
-                }
-                _ => {}
-            }
-            if ![SIGTERM, SIGINT].contains(&signal) {
+        for signal in signals {
+            if changes_log(&self.fs, signal) {
                 continue;
             }
             if mountpoint.aborted() {

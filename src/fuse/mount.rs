@@ -8,6 +8,7 @@ use super::mount_place::{
     FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, has_control_files, mounts, mounts_at,
     open_directory, path_of, path_to_mount, proc_path,
 };
+use super::namespace;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountAttrFlags, MoveMountFlags, UnmountFlags};
@@ -77,6 +78,9 @@ pub struct MountRequest<'a> {
     pub noexec: bool,
     /// Whether a mount whose daemon has ended is removed first.
     pub replace_stale: bool,
+    /// Whether this process has entered a namespace of its own, where fusermount3 has no
+    /// privileges.
+    pub is_in_own_namespace: bool,
 }
 
 /// The effect of [`unmount_path`] on a mount in use.
@@ -108,6 +112,11 @@ impl Mountpoint {
         let directory = free_mountpoint(request)?;
         let (fuse, entry) = match new_mount(request) {
             Ok((fuse, mount)) => (fuse, attach(&mount, &directory, request.path)?),
+            Err(e @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS))
+                if request.is_in_own_namespace =>
+            {
+                return Err(MountError::Unavailable(namespace::explain(e)));
+            }
             // without privileges, or with an old kernel
             Err(e @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS)) => {
                 mount_by_helper(request, &directory, e)?

@@ -164,6 +164,7 @@ impl Stopping {
             sync,
             noexec,
             replace_stale,
+            is_in_own_namespace: false,
         };
         let mut mountpoint = Mountpoint::mount(&request).unwrap();
         let uid = rustix::process::getuid().as_raw();

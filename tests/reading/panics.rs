@@ -97,6 +97,7 @@ fn a_panic_is_eio_and_the_mount_continues() {
         sync: false,
         noexec: false,
         replace_stale: false,
+        is_in_own_namespace: false,
     };
     let mut mountpoint = Mountpoint::mount(&request).expect("FUSE");
     let options = ServeOptions {

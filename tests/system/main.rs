@@ -1,9 +1,10 @@
-//! zarrfs as part of a system: mount(8), mounts of other programs, services, operators, and test
-//! suites of other projects.
+//! zarrfs as part of a system: mount(8), mounts of other programs, services, `zarrfs run`, operators,
+//! and test suites of other projects.
 
 mod inherited;
 mod mounting;
 mod operations;
+mod running;
 mod service;
 mod signs_of_life;
 mod suites;
