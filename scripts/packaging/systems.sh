@@ -50,6 +50,7 @@ fresh_system() {
 in_system() {
     # shellcheck disable=SC2016 # the inner shell evaluates it
     unshare --mount --pid --net --fork --kill-child bash -euc '
+        mount --bind "$0" "$0"
         mount -t tmpfs tmpfs "$0/dev"
         # devices of the system, with the modes that udev sets
         mknod -m 666 "$0/dev/null" c 1 3
@@ -60,7 +61,11 @@ in_system() {
         mount -t tmpfs tmpfs "$0/run"
         # as on a booted system, since fusermount3 reads this file
         ln -sf ../proc/self/mounts "$0/etc/mtab"
-        exec chroot "$0" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C.UTF-8 "$@"
+        # not chroot, below which users can make no namespaces
+        cd "$0"
+        pivot_root . .
+        umount -l .
+        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C.UTF-8 "$@"
     ' "$@"
 }
 
