@@ -34,6 +34,7 @@ use std::thread::Thread;
 use write_back::{DIRTY_COST, DirtyChunk, Failures, Reservations, WriteBacks};
 use zarrfs_base::error::Error;
 use zarrfs_base::memory::{self, Reclaim, lock};
+use zarrfs_base::pool::processors;
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_base::stats::Stats;
 
@@ -160,7 +161,7 @@ impl Cache {
             spill: None,
             quiet_thread: OnceLock::new(),
             failures: Mutex::default(),
-            decoding: Semaphore::new(std::thread::available_parallelism().map_or(2, |n| n.get())),
+            decoding: Semaphore::new(processors()),
             stats,
         }
     }

@@ -33,6 +33,7 @@ mod progress;
 mod put;
 mod remote;
 mod run;
+mod sandbox;
 mod size;
 mod start_directory;
 mod stats;
@@ -307,7 +308,7 @@ fn words<T: Copy + Send + Sync>(
 
 /// Runs the command line of a process that was started with the `inherited` descriptors.
 pub fn main(inherited: Inherited) -> process::ExitCode {
-    if let Some(code) = run_child() {
+    if let Some(code) = run_child(sandbox::serve) {
         return code;
     }
     memory::configure_allocator();

@@ -29,6 +29,7 @@
 //! A panic in a request ends in EIO for that request alone (`request_info`).
 
 mod control;
+mod guard;
 mod inherited;
 mod mount;
 mod mount_place;
@@ -39,7 +40,8 @@ mod replies;
 mod request_info;
 mod requests;
 
-pub use control::{PATIENCE, STATISTICS, daemons, read_control, run_child};
+pub use control::{PATIENCE, STATISTICS, read_control};
+pub use guard::{GuardCalls, MountGuard, RunService, daemons};
 pub use inherited::{inherited_descriptor, names_connection};
 pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, unmount_path};
 pub use mount_place::{
@@ -56,6 +58,7 @@ use name_limit::NameLimit;
 use notify::{KernelConnection, Notices};
 use replies::{FallibleReply, finish, send_ok};
 use request_info::RequestInfo;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -105,16 +108,24 @@ pub struct ServeOptions {
     pub threads: usize,
 }
 
-/// Answers the mount's requests until it is unmounted. The handshake with the kernel is done when
-/// this returns.
+/// Runs the child of [`read_control`] or of [`Mountpoint::start_guard`], which runs services by
+/// `serve`. Returns `None` in any other process.
+pub fn run_child(serve: RunService) -> Option<ExitCode> {
+    guard::run_guard(serve).or_else(control::run_reader)
+}
+
+/// Answers the mount's requests until it is unmounted. Calls `before` after the handshake with the
+/// kernel and before the first request.
 ///
 /// # Errors
 ///
-/// Fails if the mountpoint is served already, or a thread can't be started.
+/// Fails with the error of `before`, if the mountpoint is served already, or if a thread can't be
+/// started.
 pub fn serve(
     fs: Arc<Fs>,
     mountpoint: &mut Mountpoint,
     options: ServeOptions,
+    before: impl FnOnce(&mut Mountpoint) -> Result<()>,
 ) -> Result<JoinHandle<Result<()>>> {
     let mut config = Config::default();
     config.n_threads = Some(SESSION_THREADS);
@@ -150,6 +161,7 @@ pub fn serve(
         Session::from_fd(server, fd, SessionACL::All, config)?
     };
     kernel.connect(session.notifier());
+    before(mountpoint)?;
     let run = move || session.run().map_err(Error::from);
     Ok(std::thread::Builder::new()
         .name("session".into())

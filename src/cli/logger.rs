@@ -16,6 +16,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, one_line};
 use zarrfs_base::memory::lock;
+use zarrfs_base::outside::{ANSWER_LIMIT, Answer, ask_outside};
 
 /// Options of the log.
 #[derive(Args)]
@@ -74,12 +75,27 @@ impl Write for LogFileWriter {
     }
 }
 
+/// The service outside a sandbox that opens the log file.
+pub const OPEN_LOG: &str = "open-log";
+
+/// Returns the path of the log file, if there is one.
+pub fn path() -> Option<&'static Path> {
+    LOG_FILE.get().map(|log| log.path.as_path())
+}
+
 /// Opens the log file again, after a program has renamed it. Without a log file this does nothing.
 pub fn reopen() {
     let Some(log) = LOG_FILE.get() else { return };
-    match open(&log.path) {
+    let opened = match ask_outside(OPEN_LOG, &[], ANSWER_LIMIT) {
+        Some(answer) => match answer.and_then(Answer::into_file) {
+            Ok(file) => Ok(file.into()),
+            Err(e) => Err(e.to_string()),
+        },
+        None => open(&log.path).map_err(|e| e.message),
+    };
+    match opened {
         Ok(file) => *lock(&log.file) = file,
-        Err(e) => log::error!("{}; the log goes to the former file", e.message),
+        Err(e) => log::error!("{e}; the log goes to the former file"),
     }
 }
 
@@ -229,7 +245,7 @@ fn text(record: &Record) -> String {
 /// Opens a file to append the log to it. A log without a reader must not stop the mount: a FIFO
 /// without a reader is an error, and lines that a reader doesn't take are lost. A new file is for
 /// its owner, since the log quotes private documents.
-fn open(path: &Path) -> Result<File, CommandFailure> {
+pub fn open(path: &Path) -> Result<File, CommandFailure> {
     let mut options = OpenOptions::new();
     options
         .create(true)

@@ -8,10 +8,12 @@ use super::listen::{self, ListenAddress, StatisticsListener};
 use super::logger::{self, LogArgs};
 use super::mountpoint::MadeDirectories;
 use super::nesting::{MountSite, OwnPath, OwnPathKind};
+use super::sandbox::{MountNeeds, Sandbox, SandboxArgs};
+use super::systemd::ServiceManager;
 use super::{
     ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ExitCode, ReadArgs, StoreArgs, StoreLocation,
     StoreRequest, WRITING, WriteArgs, absolute, duration, idle, leftovers, location, mount_options,
-    mountpoint, nesting, overlay, size, start_directory, stdio, systemd, version, warn_unlisted,
+    mountpoint, nesting, overlay, size, start_directory, stdio, version, warn_unlisted,
 };
 use crate::array::hierarchy::Hierarchy;
 use crate::fs::tree::Audience;
@@ -173,6 +175,8 @@ pub struct ServedArgs {
     headers: HeadersArgs,
     #[command(flatten)]
     log: LogArgs,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
     /// Serve statistics at http://ADDRESS/metrics
     ///
     /// For Prometheus. ADDRESS is HOST:PORT, or a port of the loopback interface alone: 9464. With
@@ -239,9 +243,11 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
         orders: None,
     };
     if args.foreground {
+        let failed = |e| CommandFailure::from(Error::from(e).context("NOTIFY_SOCKET"));
+        let manager = ServiceManager::connect().map_err(failed)?;
         return mount(&args.served, plan, || {
             stdio::print(chosen)?;
-            systemd::notify_ready().map_err(|e| Error::from(e).context("NOTIFY_SOCKET").into())
+            manager.notify_ready().map_err(failed)
         });
     }
     match std::env::var_os(BACKGROUND) {
@@ -400,11 +406,13 @@ pub fn mount(
     let store = hierarchy.shared_store();
     let fs = file_system(args, hierarchy, read_only, stats)?;
     set_facts(&fs, args, &plan);
+    let needs = needs(args, &made, read_only);
+    let sandbox = args.sandbox.prepare(&needs)?;
     let mountpoint = match inherited {
         Some(mountpoint) => mountpoint,
         None => make_mount(args, &plan, made.directory(), read_only)?,
     };
-    let (session, mountpoint) = start_session(args, mountpoint, &fs, read_only, &own)?;
+    let (session, mountpoint) = start_session(args, mountpoint, &fs, &needs, &own, sandbox)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let handler = SignalHandler {
         fs: fs.clone(),
@@ -458,7 +466,6 @@ fn set_facts(fs: &Fs, args: &ServedArgs, plan: &MountPlan) {
     fs.set_fact(LOG_LEVEL, logger::shown(args.log.level()), everyone);
     fs.set_fact("build", version::build(), everyone);
     fs.set_fact("features", version::features(), everyone);
-    fs.set_fact("kernel", version::kernel(), everyone);
 }
 
 /// Creates the file system with the options of the mount.
@@ -512,37 +519,68 @@ fn make_mount(
     Mountpoint::mount(&request).map_err(failure)
 }
 
-/// Starts to serve a mount. Unmounts it after a failure.
+/// Enters the sandbox, and starts to serve a mount. Unmounts it after a failure.
 fn start_session(
     args: &ServedArgs,
     mut mountpoint: Mountpoint,
     fs: &Arc<Fs>,
-    read_only: bool,
+    needs: &MountNeeds,
     own: &[OwnPath],
+    mut sandbox: Sandbox,
 ) -> Result<(Session, Arc<Mountpoint>), CommandFailure> {
     // check again: directories may have been renamed since the path was resolved, and mounts
     // propagate
+    let is_inherited = mountpoint.is_inherited();
     let session = MountSite::of(&mountpoint)
         .and_then(|site| nesting::check(own, &site))
         .and_then(|()| {
-            let options = serve_options(args, read_only);
-            serve(fs.clone(), &mut mountpoint, options).map_err(|e| match e.errno() {
+            let options = serve_options(args, needs.read_only);
+            let before = |mountpoint: &mut Mountpoint| {
+                set_readahead(args, mountpoint);
+                // not before: it would end a connection that another daemon serves
+                args.sandbox.start_guard(&mut sandbox, needs, mountpoint)?;
+                fs.set_fact("sandbox", &*sandbox.description, Audience::Everyone);
+                sandbox.enter(mountpoint)
+            };
+            serve(fs.clone(), &mut mountpoint, options, before).map_err(|e| match e.errno() {
                 // another daemon serves an inherited connection
-                libc::EBUSY => CommandFailure::new(ExitCode::Mountpoint, e.to_string()),
+                libc::EBUSY if is_inherited => {
+                    CommandFailure::new(ExitCode::Mountpoint, e.to_string())
+                }
                 _ => e.into(),
             })
         })
         .inspect_err(|_| {
             let _ = mountpoint.unmount();
         })?;
-    // not before: it would end a connection that another daemon serves
-    mountpoint.guard();
+    Ok((session, Arc::new(mountpoint)))
+}
+
+/// Sets the read-ahead of the kernel, which the handshake has limited.
+fn set_readahead(args: &ServedArgs, mountpoint: &Mountpoint) {
     if let Err(e) = mountpoint.set_readahead(args.readahead.unwrap_or(READAHEAD))
         && args.readahead.is_some()
     {
         log::warn!("--readahead: {e}; using the kernel's default");
     }
-    Ok((session, Arc::new(mountpoint)))
+}
+
+/// Returns what the daemon needs while it serves.
+fn needs<'a>(args: &'a ServedArgs, made: &MadeDirectories, read_only: bool) -> MountNeeds<'a> {
+    let own = [
+        &args.store_args.remote.cache_dir,
+        &args.writing.synchronizer,
+    ];
+    MountNeeds {
+        store: args.store.absolute(),
+        overlay: args.overlay.as_deref(),
+        read_only,
+        own: own.into_iter().flatten().map(PathBuf::as_path).collect(),
+        spill: args.reading.spill_directory(),
+        references: &args.store_args.allow_reference,
+        endpoint: args.store_args.remote.endpoint_url.as_deref(),
+        made_in: made.parent(),
+    }
 }
 
 /// Opens the store with the options of the mount. The path of the `mountpoint` has no links.
@@ -635,11 +673,15 @@ fn own_paths(args: &ServedArgs, is_mounted: bool) -> Vec<OwnPath> {
     };
     let spill = resolved(&args.reading.spill_name());
     let mut own = vec![OwnPath::new(OwnPathKind::Name, "--spill-dir", spill)];
-    match &args.store {
-        StoreLocation::Path(store) => {
-            own.push(OwnPath::new(OwnPathKind::Store, "store", resolved(store)))
-        }
-        _ => own.extend(OwnPath::names(start_directory::paths())),
+    if let StoreLocation::Path(store) = &args.store {
+        own.push(OwnPath::new(OwnPathKind::Store, "store", resolved(store)));
+    }
+    let references = args.store_args.allow_reference.iter();
+    if references
+        .chain([&args.store])
+        .any(|location| matches!(location, StoreLocation::Url(_)))
+    {
+        own.extend(OwnPath::names(start_directory::paths()));
     }
     for (option, path) in [
         ("--overlay", &args.overlay),
@@ -725,6 +767,7 @@ impl SignalHandler {
         let mountpoint = &self.mountpoint;
         let shown = mountpoint.path().display();
         let mut waiting = false;
+        let mut unmounted = false;
         for signal in signals {
             if changes_log(&self.fs, signal) {
                 continue;
@@ -735,7 +778,8 @@ impl SignalHandler {
             if waiting || !mountpoint.can_unmount() {
                 log::info!("signal {signal}: ending {shown}, requests in flight fail");
                 self.interrupted.store(waiting, Ordering::Relaxed);
-                if !mountpoint.abort() {
+                // without a mount the process ends by itself, and removes the mountpoint
+                if !mountpoint.abort() && !unmounted {
                     // the kernel ends the connection with the process
                     end_when_stored(self.fs.clone(), i32::from(waiting));
                 }
@@ -743,7 +787,7 @@ impl SignalHandler {
             }
             log::info!("signal {signal}: unmounting {shown}");
             match mountpoint.unmount() {
-                Ok(Unmounted::Gone) => {}
+                Ok(Unmounted::Gone) => unmounted = true,
                 Ok(Unmounted::InUse) => {
                     waiting = true;
                     let fs = self.fs.clone();
@@ -757,7 +801,10 @@ impl SignalHandler {
                 Ok(Unmounted::NotOnTop) => {
                     log::warn!("{shown}: something else is mounted over it; unmount that first")
                 }
-                Err(e) => log::error!("unmount {shown}: {e}"),
+                Err(e) => {
+                    waiting = true;
+                    log::error!("unmount {shown}: {e}; it ends with another signal")
+                }
             }
         }
     }

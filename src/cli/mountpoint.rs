@@ -37,6 +37,12 @@ impl MadeDirectories {
         self.directory.as_ref().map(|directory| directory.as_fd())
     }
 
+    /// Returns the directory that holds the topmost of them, if there are any.
+    pub fn parent(&self) -> Option<PathBuf> {
+        let topmost = self.made.first()?;
+        topmost.path.parent().map(Path::to_path_buf)
+    }
+
     /// Creates the directory with this path in the open directory above it.
     fn make(&mut self, parent: OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
         let Some(name) = path.file_name() else {

@@ -336,7 +336,7 @@ fn watch(pipe: &OwnedFd, daemon: Pid) -> ! {
     let mut byte = [0];
     if kept.is_ok() && rustix::io::read(rustix::stdio::stdin(), &mut byte) == Ok(0) {
         // the daemon stores what it has, and ends by itself
-        let _ = kill_namespace(&[getpid(), daemon]);
+        let _ = kill_namespace(daemon);
     }
     std::process::exit(0)
 }

@@ -83,14 +83,25 @@ fn write_field(out: &mut impl Write, name: &str, value: &[u8]) -> io::Result<()>
     out.write_all(b"\n")
 }
 
-/// Notifies a service manager that the mount answers, if it has started the program with
-/// Type=notify.
-pub fn notify_ready() -> io::Result<()> {
-    match std::env::var_os(NOTIFY_SOCKET) {
-        Some(name) => UnixDatagram::unbound()?
-            .send_to_addr(b"READY=1\n", &address(&name)?)
-            .map(|_| ()),
-        None => Ok(()),
+/// The service manager that has started the program with Type=notify.
+pub struct ServiceManager(Option<UnixDatagram>);
+
+impl ServiceManager {
+    /// Connects to the service manager, if there is one. A sandbox permits no connection later.
+    pub fn connect() -> io::Result<Self> {
+        let Some(name) = std::env::var_os(NOTIFY_SOCKET) else {
+            return Ok(ServiceManager(None));
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address(&name)?)?;
+        Ok(ServiceManager(Some(socket)))
+    }
+
+    /// Notifies the service manager that the mount answers.
+    pub fn notify_ready(&self) -> io::Result<()> {
+        self.0
+            .as_ref()
+            .map_or(Ok(()), |socket| socket.send(b"READY=1\n").map(drop))
     }
 }
 

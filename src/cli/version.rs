@@ -1,6 +1,7 @@
 //! What `zarrfs --version` prints: the version, what the program was built of and for, its
-//! features, and what the running kernel has for a sandbox.
+//! features, and what the running kernel has for the sandbox.
 
+use crate::sandbox::SandboxSupport;
 use std::fmt::Write;
 
 /// Returns what `zarrfs --version` prints. The first line is the name and the version.
@@ -9,7 +10,7 @@ pub fn text() -> String {
     for (name, value) in [
         ("build", build()),
         ("features", features().to_string()),
-        ("kernel", kernel()),
+        ("sandbox", SandboxSupport::of_kernel().description()),
     ] {
         let _ = writeln!(text, "{name:<10} {value}");
     }
@@ -40,42 +41,6 @@ pub fn features() -> &'static str {
     }
 }
 
-/// Returns what the running kernel has for a sandbox.
-pub fn kernel() -> String {
-    let landlock = match landlock_version() {
-        Some(version) => format!("Landlock {version}"),
-        None => "no Landlock".to_string(),
-    };
-    let seccomp = if has_seccomp() {
-        "seccomp"
-    } else {
-        "no seccomp"
-    };
-    format!("{landlock}, {seccomp}")
-}
-
-/// Returns the version of Landlock's interface; `None` if the kernel lacks it, or has it switched
-/// off.
-fn landlock_version() -> Option<i64> {
-    const VERSION: libc::c_uint = 1;
-    // SAFETY: with this flag the kernel reads no memory, and returns a number.
-    let version = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::null::<libc::c_void>(),
-            0,
-            VERSION,
-        )
-    };
-    (version > 0).then_some(version)
-}
-
-/// Returns whether the kernel filters system calls.
-fn has_seccomp() -> bool {
-    // SAFETY: the call takes numbers alone, and changes nothing. Without seccomp it fails.
-    unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) >= 0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,7 +53,7 @@ mod tests {
         assert_eq!(lines.next(), Some(version.as_str()));
         let named: Vec<_> = lines.map(|line| line.split_once(' ').unwrap()).collect();
         let names: Vec<_> = named.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names, ["build", "features", "kernel"]);
+        assert_eq!(names, ["build", "features", "sandbox"]);
         assert!(named.iter().all(|(_, value)| !value.trim().is_empty()));
         let target = std::env::consts::ARCH;
         assert!(build().contains(target), "{}", build());

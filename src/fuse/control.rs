@@ -12,8 +12,6 @@
 use super::mount_place::{MountEntry, abort_file, working_directory};
 use crate::fs::tree::CONTROL;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM};
-use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -35,12 +33,6 @@ const MAX_CONTROL: u64 = 16 << 20;
 
 /// The environment variable with the file that the child reads.
 const READ_FILE: &str = "ZARRFS_READ_FILE";
-
-/// The environment variable with the number of the process that the child guards.
-const GUARDED: &str = "ZARRFS_GUARDED";
-
-/// The name of the process that guards a mount.
-const GUARD_NAME: &str = "zarrfs-guard";
 
 /// Reads a control file of a mount.
 ///
@@ -93,47 +85,8 @@ fn start_reader(mount: &MountEntry, name: &str) -> std::io::Result<Child> {
     command.current_dir("/").spawn()
 }
 
-/// Starts the guard of a mount. It ends with the thread that calls this function, which must live
-/// as long as the mount.
-///
-/// # Errors
-///
-/// Fails where the kernel's control files are not mounted.
-pub fn start_guard(device: &str) -> std::io::Result<()> {
-    // the open file is that of this connection, even if another mount gets its number
-    let abort = File::options().write(true).open(abort_file(device))?;
-    let mut command = own_program();
-    command
-        .env(GUARDED, std::process::id().to_string())
-        .current_dir("/")
-        .stdout(abort);
-    command.spawn().map(drop)
-}
-
-/// Returns the processes of daemons, each with the file that ends its connection, also of those
-/// that hang. The guard of a mount has that file open, and is a child of the daemon. A daemon
-/// without a guard, or of another user, is missing.
-pub fn daemons() -> Vec<(PathBuf, u32)> {
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes
-        .filter_map(|process| guarded_by(&process.path()))
-        .collect()
-}
-
-/// Returns the file that a guard has open, and its parent; `None` if the process is no guard.
-fn guarded_by(process: &Path) -> Option<(PathBuf, u32)> {
-    let name = std::fs::read_to_string(process.join("comm")).ok()?;
-    if name.trim_end() != GUARD_NAME {
-        return None;
-    }
-    let status = std::fs::read_to_string(process.join("status")).ok()?;
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    let abort = std::fs::read_link(process.join("fd/1")).ok()?;
-    Some((abort, parent.trim().parse().ok()?))
-}
-
 /// Returns the command that starts this program in another process.
-fn own_program() -> Command {
+pub(super) fn own_program() -> Command {
     // another user could not reach the program by its path
     let mut command = Command::new("/proc/self/exe");
     command
@@ -163,31 +116,9 @@ fn detach() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs the child of [`read_control`] or `start_guard`. Returns `None` in any other process.
-pub fn run_child() -> Option<ExitCode> {
-    match std::env::var(GUARDED) {
-        Ok(daemon) => Some(ExitCode::from(u8::from(guard(&daemon).is_err()))),
-        Err(_) => run_reader(),
-    }
-}
-
-/// Waits for the end of the daemon, and ends its connection.
-fn guard(daemon: &str) -> std::io::Result<()> {
-    let _ = std::fs::write("/proc/self/comm", GUARD_NAME);
-    // an operator may send the other signals to all processes of zarrfs: the guard ignores them
-    let mut signals = Signals::new([SIGVTALRM, SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP])?;
-    set_parent_process_death_signal(Some(Signal::VTALARM))?;
-    let parent = rustix::process::getppid();
-    if parent.is_some_and(|parent| parent.as_raw_nonzero().to_string() == daemon) {
-        // a daemon one of whose threads hangs stays the parent after it was killed
-        let _ = signals.forever().find(|signal| *signal == SIGVTALRM);
-    }
-    File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(b"1")
-}
-
 /// Reads the file for which [`read_control`] has started this process, and prints it. Returns
 /// `None` in any other process.
-fn run_reader() -> Option<ExitCode> {
+pub fn run_reader() -> Option<ExitCode> {
     let file = PathBuf::from(std::env::var_os(READ_FILE)?);
     Some(match copy_to_output(&file) {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,23 +2,27 @@
 //! where fusermount3 would succeed. This module identifies its mount by the device number in the
 //! mount table, and unmounts no other.
 
-use super::control::{PATIENCE, STATISTICS, read_control, start_guard};
+use super::control::{PATIENCE, STATISTICS, read_control};
+use super::guard::MountGuard;
 use super::inherited;
 use super::mount_place::{
     FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, has_control_files, mounts, mounts_at,
     open_directory, path_of, path_to_mount, proc_path,
 };
 use super::namespace;
+use crate::sandbox::PathAccess;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountAttrFlags, MoveMountFlags, UnmountFlags};
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, Result, is_sandboxed};
 
 /// Maximum number of searches for a mount whose directories are renamed meanwhile.
 const ATTEMPTS: u32 = 10;
@@ -46,6 +50,7 @@ pub struct Mountpoint {
     device: Option<String>,
     fuse: Option<OwnedFd>,
     aborted: AtomicBool,
+    guard: Option<Arc<MountGuard>>,
 }
 
 /// The outcome of an unmount.
@@ -137,6 +142,7 @@ impl Mountpoint {
             device: Some(device),
             fuse: Some(fuse),
             aborted: AtomicBool::new(false),
+            guard: None,
         })
     }
 
@@ -152,6 +158,7 @@ impl Mountpoint {
             device: inherited::device_number(&fuse),
             fuse: Some(fuse),
             aborted: AtomicBool::new(false),
+            guard: None,
         };
         let places = mountpoint.places().map_err(MountError::Other)?;
         if let Some(path) = places.into_iter().next() {
@@ -165,16 +172,38 @@ impl Mountpoint {
         self.place.is_none()
     }
 
-    /// Starts the process that ends the connection if this one is killed. The program must call
+    /// Starts the process that ends the connection if this one is killed, and that does what the
+    /// sandbox forbids. Other directories may take the place of those in `directories`, and the
+    /// variables are for services. The program must call
     /// [`run_child`](super::run_child) when it starts, and the calling thread must live as long as
     /// the mount.
-    pub fn guard(&self) {
-        let guarded = self.device().and_then(|device| Ok(start_guard(device)?));
-        if let Err(e) = guarded {
-            let path = self.path.display();
-            log::debug!(
-                "{path}: {e}; if the daemon is killed, its mount may hang until it is unmounted"
-            );
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process can't be started; the mount then works without it, and without a
+    /// sandbox.
+    pub fn start_guard(
+        &mut self,
+        directories: &[(PathBuf, PathAccess)],
+        variables: &[(&str, OsString)],
+    ) -> Result<()> {
+        let (device, place) = (self.device.as_deref(), self.place.as_ref());
+        let guard = MountGuard::start(device, place, directories, variables)
+            .map_err(|e| e.context("the guard process"))?;
+        self.guard = Some(Arc::new(guard));
+        Ok(())
+    }
+
+    /// Returns the guard, if it runs.
+    pub fn guard(&self) -> Option<&Arc<MountGuard>> {
+        self.guard.as_ref()
+    }
+
+    /// Unmounts what is on top at the place. A process in the sandbox may not do so itself.
+    fn unmount_top(&self, place: &MountPlace, flags: UnmountFlags) -> Result<()> {
+        match &self.guard {
+            Some(guard) if is_sandboxed() => guard.unmount(flags),
+            _ => place.unmount(flags),
         }
     }
 
@@ -214,7 +243,7 @@ impl Mountpoint {
     pub fn unmount(&self) -> Result<Unmounted> {
         match (self.unmount_unused()?, &self.place) {
             (Unmounted::InUse, Some(place)) => {
-                place.unmount(UnmountFlags::DETACH)?;
+                self.unmount_top(place, UnmountFlags::DETACH)?;
                 Ok(Unmounted::InUse)
             }
             (other, _) => Ok(other),
@@ -229,7 +258,7 @@ impl Mountpoint {
         if !place.top()?.is_some_and(|top| self.is(&top)) {
             return Ok(Unmounted::NotOnTop);
         }
-        match place.unmount(UnmountFlags::empty()) {
+        match self.unmount_top(place, UnmountFlags::empty()) {
             Err(e) if e.errno() == libc::EBUSY => Ok(Unmounted::InUse),
             done => done.map(|()| Unmounted::Gone),
         }
@@ -258,6 +287,11 @@ impl Mountpoint {
     /// kernel's control files must be there.
     pub fn abort(&self) -> bool {
         self.aborted.store(true, Ordering::Relaxed);
+        if let Some(guard) = &self.guard
+            && is_sandboxed()
+        {
+            return guard.abort();
+        }
         let Ok(device) = self.device() else {
             return false;
         };

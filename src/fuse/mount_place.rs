@@ -8,9 +8,9 @@
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -205,6 +205,21 @@ impl MountPlace {
             parent: open_directory(parent)?,
             name: name.to_owned(),
         })
+    }
+
+    /// Returns the place of a name in an open directory.
+    pub fn new(parent: OwnedFd, name: OsString) -> Self {
+        MountPlace { parent, name }
+    }
+
+    /// Returns the directory that holds the mountpoint.
+    pub fn parent(&self) -> BorrowedFd<'_> {
+        self.parent.as_fd()
+    }
+
+    /// Returns the name of the mountpoint.
+    pub fn name(&self) -> &OsStr {
+        &self.name
     }
 
     /// Returns the current path of the place.

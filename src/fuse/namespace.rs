@@ -3,11 +3,13 @@
 //! to a new user namespace, in which the user and the group keep their numbers. Nothing here
 //! mounts.
 
+use super::guard::parent_of;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, chroot, fchdir, getegid, geteuid, pidfd_open, pidfd_send_signal,
+    Pid, PidfdFlags, Signal, chroot, fchdir, getegid, geteuid, getpid, pidfd_open,
+    pidfd_send_signal,
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs;
@@ -85,15 +87,16 @@ fn what_allows_namespaces() -> String {
     }
 }
 
-/// Kills all processes of this namespace that this user may kill, except `spared` ones, and those
-/// that they start meanwhile.
-pub fn kill_namespace(spared: &[Pid]) -> std::io::Result<()> {
+/// Kills all processes of this namespace that this user may kill, and those that they start
+/// meanwhile. Spares this process, the `daemon`, and the children of the daemon.
+pub fn kill_namespace(daemon: Pid) -> std::io::Result<()> {
     let own = fs::read_link("/proc/self/ns/mnt")?;
     for _ in 0..MAX_PASSES {
         let mut found = false;
         for entry in fs::read_dir("/proc")? {
-            let name = entry?.file_name();
-            let pid = name.to_str().and_then(|name| name.parse().ok());
+            let entry = entry?;
+            let pid = entry.file_name();
+            let pid = pid.to_str().and_then(|name| name.parse().ok());
             let Some(pid) = pid.and_then(Pid::from_raw) else {
                 continue;
             };
@@ -101,8 +104,12 @@ pub fn kill_namespace(spared: &[Pid]) -> std::io::Result<()> {
             let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
                 continue;
             };
-            let namespace = fs::read_link(format!("/proc/{}/ns/mnt", pid.as_raw_nonzero()));
-            if namespace.is_ok_and(|namespace| namespace == own) && !spared.contains(&pid) {
+            let directory = entry.path();
+            let namespace = fs::read_link(directory.join("ns/mnt"));
+            let is_spared = pid == getpid()
+                || pid == daemon
+                || parent_of(&directory) == Some(daemon.as_raw_nonzero().get().cast_unsigned());
+            if namespace.is_ok_and(|namespace| namespace == own) && !is_spared {
                 found |= pidfd_send_signal(&process, Signal::KILL).is_ok();
             }
         }

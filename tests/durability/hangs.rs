@@ -176,7 +176,7 @@ impl Stopping {
             read_only: false,
             threads: 2,
         };
-        let session = Some(serve(fs, &mut mountpoint, options).unwrap());
+        let session = Some(serve(fs, &mut mountpoint, options, |_| Ok(())).unwrap());
         Stopping {
             store,
             mountpoint,

@@ -107,7 +107,7 @@ fn a_panic_is_eio_and_the_mount_continues() {
         read_only: false,
         threads: 2,
     };
-    let session = serve(fs, &mut mountpoint, options).unwrap();
+    let session = serve(fs, &mut mountpoint, options, |_| Ok(())).unwrap();
     let mounted = Unmount(mountpoint);
     for _ in 0..20 {
         for name in ["panic", "panic-stat"] {

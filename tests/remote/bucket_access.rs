@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::json;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -632,6 +633,96 @@ fn container(token: &'static str) -> Gate {
             (403, vec![], String::new())
         })
     })
+}
+
+/// A token of a pod is a link, and renewed as Kubernetes does it: by another directory.
+#[test]
+fn a_token_of_a_pod_is_read_again_in_a_new_directory() {
+    let bucket = Bucket::new();
+    let renew = |directory: &str, token: &'static str| {
+        bucket.write(&format!("pod/{directory}/token"), token);
+        let data = bucket.home.path().join(".aws/pod/..data");
+        let next = data.with_file_name("..next");
+        symlink(directory, &next).unwrap();
+        fs::rename(next, data).unwrap();
+        bucket.server.set_gate(container(token));
+    };
+    renew("..1", "first");
+    let path = bucket.home.path().join(".aws/pod/token");
+    symlink("..data/token", &path).unwrap();
+    let mount = bucket.mount_from_home(&[
+        (
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            &bucket.server.url("container-keys"),
+        ),
+        (
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+            path.to_str().unwrap(),
+        ),
+    ]);
+    digest(&mount.join("data.raw")).unwrap();
+    renew("..2", "second");
+    let asked = || {
+        let requests = bucket.server.requests();
+        requests
+            .iter()
+            .filter(|request| request.path == "/container-keys")
+            .count()
+    };
+    let before = asked();
+    let found = eventually(|| match digest(&mount.join("data.raw")) {
+        Ok(_) if asked() == before => Err(std::io::Error::other("no new keys")),
+        found => found,
+    });
+    assert_eq!(found.1, sha256(&bucket.array.flat));
+}
+
+/// The client of each further prefix is made when the daemon is in its sandbox already.
+#[test]
+fn targets_in_buckets_are_read_with_the_keys_of_a_profile() {
+    let bucket = Bucket::new();
+    let folder = bucket.folder.path().join("bucket");
+    fs::create_dir(folder.join("other")).unwrap();
+    fs::copy(bucket.chunk(3), folder.join("other/3")).unwrap();
+    let target = |path: &str| json!([format!("s3://bucket/{path}")]);
+    let refs = json!({
+        ".zarray": bucket.array.text(), "0": target("a.zarr/0"), "1": target("a.zarr/1"),
+        "2": target("a.zarr/2"), "3": target("other/3"),
+    });
+    let text = json!({"version": 1, "refs": refs}).to_string();
+    fs::write(folder.join("refs.json"), &text).unwrap();
+    let local = bucket.folder.path().join("refs.json");
+    fs::write(&local, &text).unwrap();
+    bucket.write("credentials", &profile("lab", "LAB"));
+    bucket.server.set_gate(only("LAB", 403, "AccessDenied"));
+    let [first, second] = ["s3://bucket/a.zarr", "s3://bucket/other"];
+    let allow = ["--allow-reference", first, "--allow-reference", second];
+    for (store, args) in [
+        ("s3://bucket/refs.json", &allow[..2]),
+        (local.to_str().unwrap(), &allow[..]),
+    ] {
+        let mut command = bucket.command("mount");
+        command.env("AWS_PROFILE", "lab").args(args);
+        let mount = Mount::with_command(command, store.as_ref());
+        let found = digest(&mount.join("data.raw")).unwrap().1;
+        assert_eq!(found, sha256(&bucket.array.flat), "{store}");
+    }
+}
+
+#[test]
+fn a_client_of_azure_that_starts_programs_has_no_sandbox() {
+    let bucket = Bucket::new();
+    for (variable, value) in [
+        ("AZURE_USE_AZURE_CLI", "yes"),
+        ("AZURE_CREDENTIAL_TYPE", "azure_cli"),
+    ] {
+        let mut command = bucket.command("mount");
+        command.env(variable, value);
+        command.args(["--allow-reference", "az://container/x"]);
+        let mount = Mount::with_command(command, bucket.array.path.as_os_str());
+        let stats = mount.stats();
+        assert!(stats.contains("off: AZURE_USE_AZURE_CLI"), "{stats}");
+    }
 }
 
 /// "Relative paths of files and programs, in variables, options and profiles, are those of the

@@ -5,6 +5,7 @@ mod inherited;
 mod mounting;
 mod operations;
 mod running;
+mod sandbox;
 mod service;
 mod signs_of_life;
 mod suites;

@@ -2,6 +2,23 @@
 //! arrays, stores nor FUSE: a module that knows a name adds it with [`Error::context`].
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the process has entered the sandbox.
+static SANDBOXED: AtomicBool = AtomicBool::new(false);
+
+/// What an error says that the sandbox causes.
+pub const REFUSED: &str = "the sandbox refuses it; mount with --sandbox off, and please report it";
+
+/// Records that the process has entered the sandbox, which then is a possible cause of errors.
+pub fn set_sandboxed() {
+    SANDBOXED.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether the process has entered the sandbox.
+pub fn is_sandboxed() -> bool {
+    SANDBOXED.load(Ordering::Relaxed)
+}
 
 /// The kind of an error, which decides its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

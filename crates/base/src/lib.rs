@@ -7,6 +7,9 @@ pub mod error;
 pub mod huge_pages;
 pub mod json;
 pub mod memory;
+pub mod outside;
 pub mod pool;
+#[cfg(debug_assertions)]
+pub mod probe;
 pub mod spill_file;
 pub mod stats;

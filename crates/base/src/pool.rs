@@ -7,13 +7,20 @@ use crate::error::{Error, Result};
 use crate::memory::{self, lock};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time for which at least one thread must have been idle without a break before an extra thread
 /// ends.
 const MAX_IDLE: Duration = Duration::from_secs(5);
+
+/// Returns the number of processors that the process may use. The first call asks the system, whose
+/// files with the limits of containers a sandbox hides later.
+pub fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(2, |n| n.get()))
+}
 
 /// Worker threads that end when the pool is dropped and its jobs are done.
 pub struct Pool {

@@ -3,9 +3,12 @@
 
 use crate::error::{Error, Result};
 use crate::memory::lock;
+use crate::outside::{ANSWER_LIMIT, Answer, ask_outside};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -122,13 +125,23 @@ impl Drop for SpilledBytes {
     }
 }
 
+/// The service outside a sandbox that opens the unnamed files of a directory.
+pub const OPEN_UNNAMED: &str = "open-unnamed";
+
 /// Opens a new file without a name in `directory`.
 pub fn unnamed_file(directory: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
-    Ok(opened
-        .map_err(|e| Error::from(e).context(directory.display()))?
-        .into())
+    let opened = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
+        // the directory, which may be one for the files of all programs, is closed in a sandbox
+        Err(Errno::ACCESS) => {
+            let argument = directory.as_os_str().as_bytes();
+            ask_outside(OPEN_UNNAMED, argument, ANSWER_LIMIT)
+                .unwrap_or_else(|| Err(Errno::ACCESS.into()))
+                .and_then(Answer::into_file)
+        }
+        opened => opened.map_err(Error::from),
+    };
+    Ok(opened.map_err(|e| e.context(directory.display()))?.into())
 }
 
 /// Returns the number of free bytes in the file system of a directory for spill files.

@@ -237,6 +237,8 @@ impl Pipeline {
     ///
     /// The errors of [`Pipeline::decode`].
     pub fn decode_within(&self, stored: &[u8], decoded: &mut Vec<u8>, room: usize) -> Result<()> {
+        #[cfg(debug_assertions)]
+        zarrfs_base::probe::attempt();
         with_scratch(|a, b| self.decode_steps(stored, decoded, a, b, room))?;
         if self.is_identity() {
             memory::reserve(decoded, stored.len())?;

@@ -9,9 +9,10 @@ use std::env;
 use std::error::Error;
 use std::io;
 use std::path::Path;
+use zarrfs_base::error::is_sandboxed;
 
 /// Variables that name the certificates of trusted issuers.
-const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+pub(super) const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// What the first line of a certificate in a file begins with.
 const PEM: &[u8] = b"-----BEGIN ";
@@ -32,6 +33,15 @@ pub(super) fn cause_of(error: &reqwest::Error, url: &Url, certificates: Option<&
     }
     if text.contains(LACKS_PASSWORD) {
         return refusal_of_proxy(url);
+    }
+    let errno = find::<std::io::Error>(error).and_then(std::io::Error::raw_os_error);
+    if errno == Some(libc::EACCES) && is_sandboxed() {
+        let proxy = proxy_for(url).and_then(|proxy| Url::parse(&proxy).ok());
+        let port = proxy.as_ref().unwrap_or(url).port_or_known_default();
+        let port = port.unwrap_or_default();
+        return Cause::Unusable(format!(
+            "{text}: the sandbox permits no connection to port {port}; mount with --sandbox off"
+        ));
     }
     Cause::Unreachable(match proxy_for(url) {
         Some(proxy) => {

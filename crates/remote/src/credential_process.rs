@@ -163,7 +163,7 @@ impl Drop for ProcessGroup {
 
 /// Parses the output: an object with `Version` 1, `AccessKeyId`, `SecretAccessKey`, and perhaps
 /// `SessionToken` and `Expiration`.
-fn parse(output: &[u8], now: SystemTime) -> Result<NewKeys> {
+pub(super) fn parse(output: &[u8], now: SystemTime) -> Result<NewKeys> {
     // the error of the parser could quote a secret
     let parsed: Value = serde_json::from_slice(output).map_err(|_| wrong("is not JSON"))?;
     if parsed.get("Version").and_then(Value::as_u64) != Some(1) {

@@ -4,13 +4,16 @@
 
 use super::credential_process;
 use super::profile::Profile;
-use super::renewed_keys::{KeySource, NewKeys};
+use super::renewed_keys::{KeyOrigin, KeySource, NewKeys};
+use super::runtime;
 use async_trait::async_trait;
 use object_store::aws::AwsCredential;
+use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use zarrfs_base::error::{Error, Result};
+use zarrfs_base::outside::{ANSWER_LIMIT, ask_outside};
 
 /// The source of keys that a profile names. The type has no `Debug`, so that nothing prints keys or
 /// commands.
@@ -159,6 +162,16 @@ impl ProfileKeys {
 #[async_trait]
 impl KeySource for ProfileKeys {
     async fn read(&self) -> Result<NewKeys> {
+        match ask_keys(self.limit).await {
+            Some(keys) => keys,
+            None => self.read_here().await,
+        }
+    }
+}
+
+impl ProfileKeys {
+    /// Reads the keys in this process.
+    pub async fn read_here(&self) -> Result<NewKeys> {
         // a home directory may be on a server that does not answer
         let directory = self.directory.clone();
         let reading = tokio::task::spawn_blocking(move || Profile::load(&directory));
@@ -169,6 +182,66 @@ impl KeySource for ProfileKeys {
         self.keys_of(&profile.map_err(|e| Error::denied(e.to_string()))?)
             .await
     }
+}
+
+/// The service outside a sandbox that runs [`read_keys`].
+pub const READ_KEYS: &str = "read-keys";
+
+/// Reads the keys of the profile that the environment chooses, and returns them as JSON. Relative
+/// paths begin at `directory`.
+///
+/// # Errors
+///
+/// EACCES if the profile has none, its program fails, or takes longer than `limit`, a little-endian
+/// number of milliseconds.
+pub fn read_keys(directory: PathBuf, limit: &[u8]) -> Result<Vec<u8>> {
+    let limit = limit.try_into().map_err(|_| Error::system(libc::EINVAL))?;
+    let limit = Duration::from_millis(u64::from_le_bytes(limit));
+    let source = ProfileKeys { directory, limit };
+    let keys = runtime::block_on(async move { source.read_here().await })?;
+    let expires = keys.expires.map(|end| {
+        let end: chrono::DateTime<chrono::Utc> = end.into();
+        end.to_rfc3339_opts(chrono::SecondsFormat::Nanos, true)
+    });
+    let text = json!({
+        "Version": 1,
+        "AccessKeyId": keys.credential.key_id,
+        "SecretAccessKey": keys.credential.secret_key,
+        "SessionToken": keys.credential.token,
+        "Expiration": expires,
+        "IsOfFile": keys.origin == KeyOrigin::File,
+    });
+    Ok(text.to_string().into_bytes())
+}
+
+/// Asks the process outside for the keys. Returns `None` if this process is in no sandbox.
+async fn ask_keys(limit: Duration) -> Option<Result<NewKeys>> {
+    let asked = tokio::task::spawn_blocking(move || {
+        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        // the other process has the same limit, and stops its program
+        ask_outside(
+            READ_KEYS,
+            &millis.to_le_bytes(),
+            limit.saturating_add(ANSWER_LIMIT),
+        )
+    });
+    match asked.await.map_err(runtime::interrupted) {
+        Ok(None) => None,
+        Ok(Some(answer)) => Some(answer.and_then(|answer| parse_keys(&answer.bytes))),
+        Err(e) => Some(Err(e)),
+    }
+}
+
+fn parse_keys(text: &[u8]) -> Result<NewKeys> {
+    let keys = credential_process::parse(text, std::time::SystemTime::now())?;
+    let parsed: Option<serde_json::Value> = serde_json::from_slice(text).ok();
+    let is_of_file = parsed.is_some_and(|parsed| parsed["IsOfFile"] == true);
+    let origin = if is_of_file {
+        KeyOrigin::File
+    } else {
+        KeyOrigin::Program
+    };
+    Ok(NewKeys { origin, ..keys })
 }
 
 #[cfg(test)]

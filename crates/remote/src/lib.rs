@@ -5,11 +5,13 @@
 //! the timeout. An answer is complete or an error, so no value is ever assembled from two versions.
 
 mod answer_headers;
+mod client_needs;
 mod cloud;
 mod connection_error;
 mod connector;
 mod credential_process;
 mod credentials;
+mod hosts;
 mod listing;
 mod listing_progress;
 mod outage;
@@ -29,6 +31,10 @@ mod transport;
 mod upload;
 mod web;
 mod write;
+
+pub use client_needs::{ClientNeeds, runs_azure_cli};
+pub use credentials::{READ_KEYS, read_keys};
+pub use hosts::{FIND_HOST, find_host};
 
 use async_trait::async_trait;
 use base64::Engine;

@@ -4,11 +4,17 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use zarrfs_base::error::Error;
 
 /// Maximum size of a file with profiles, in bytes.
 const MAX_FILE: u64 = 1 << 20;
+
+/// The variables that name the files with profiles, and the usual names.
+const FILES: [(&str, &str); 2] = [
+    ("AWS_CONFIG_FILE", "config"),
+    ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
+];
 
 /// The settings of one profile. They have no `Debug`, so that nothing prints keys.
 #[derive(Default, PartialEq, Eq)]
@@ -32,9 +38,8 @@ impl Profile {
     pub fn load(directory: &Path) -> Self {
         let chosen = variable("AWS_PROFILE").or_else(|| variable("AWS_DEFAULT_PROFILE"));
         let name = chosen.as_deref().unwrap_or("default");
-        let (config, no_config) = file("AWS_CONFIG_FILE", "config", directory);
-        let (credentials, no_credentials) =
-            file("AWS_SHARED_CREDENTIALS_FILE", "credentials", directory);
+        let [(config, no_config), (credentials, no_credentials)] =
+            FILES.map(|(variable, usual)| file(variable, usual, directory));
         Profile {
             is_chosen: chosen.is_some(),
             missing_files: no_config.into_iter().chain(no_credentials).collect(),
@@ -79,15 +84,27 @@ impl Profile {
     }
 }
 
+/// Returns the files with profiles, and the usual directory of them, where tools replace them.
+pub(super) fn paths(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let files = FILES.map(|(variable, usual)| path(variable, usual, directory));
+    let usual = std::env::home_dir().map(|home| home.join(".aws"));
+    files.into_iter().chain([usual]).flatten()
+}
+
+/// Returns the path of the file that a variable names, or of the usual one.
+fn path(variable_name: &str, usual: &str, directory: &Path) -> Option<PathBuf> {
+    match (variable(variable_name), std::env::home_dir()) {
+        (Some(path), Some(home)) if path.starts_with("~/") => Some(home.join(&path[2..])),
+        (Some(path), _) => Some(directory.join(path)),
+        (None, home) => Some(home?.join(".aws").join(usual)),
+    }
+}
+
 /// Returns the text of the file that a variable names, or of the usual one. A missing file is
 /// empty; if the variable names it, this also returns a line that says so.
 fn file(variable_name: &str, usual: &str, directory: &Path) -> (String, Option<String>) {
-    let home = std::env::home_dir();
-    let path = match (variable(variable_name), home) {
-        (Some(path), Some(home)) if path.starts_with("~/") => home.join(&path[2..]),
-        (Some(path), _) => directory.join(path),
-        (None, Some(home)) => home.join(".aws").join(usual),
-        (None, None) => return (String::new(), None),
+    let Some(path) = path(variable_name, usual, directory) else {
+        return (String::new(), None);
     };
     let mut bytes = Vec::new();
     let mut missing = None;

@@ -30,8 +30,17 @@ use zarrfs_base::stats::Stats;
 /// Region of a bucket if no other source names one, as in the AWS command line.
 const REGION: &str = "us-east-1";
 
-/// Variable that names the file with the token of a role.
-const TOKEN_FILE: &str = "AWS_WEB_IDENTITY_TOKEN_FILE";
+/// Settings that name the file with the token of a role or of a container.
+pub(super) const TOKEN_FILES: [AmazonS3ConfigKey; 2] = [
+    AmazonS3ConfigKey::WebIdentityTokenFile,
+    AmazonS3ConfigKey::ContainerAuthorizationTokenFile,
+];
+
+/// Settings that name the file with the key of a Google account.
+pub(super) const GOOGLE_FILES: [GoogleConfigKey; 2] = [
+    GoogleConfigKey::ServiceAccount,
+    GoogleConfigKey::ApplicationCredentials,
+];
 
 /// Creates a client of an S3 bucket.
 pub(super) fn s3(
@@ -73,8 +82,8 @@ pub(super) fn s3(
         // the variable for S3 takes precedence over the one for all services
         builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
     }
-    let is_anonymous = options.anonymous || is_on(&builder, AmazonS3ConfigKey::SkipSignature);
-    let signs_sessions = is_on(&builder, AmazonS3ConfigKey::S3Express);
+    let is_anonymous = options.anonymous || is_set(&builder, AmazonS3ConfigKey::SkipSignature);
+    let signs_sessions = is_set(&builder, AmazonS3ConfigKey::S3Express);
     let connector = connector(bucket, hosts, options, stats)?;
     builder = builder
         .with_bucket_name(bucket)
@@ -88,7 +97,7 @@ pub(super) fn s3(
             .with_http_connector(Signer::new(connector, None, region))
     } else if signs_sessions {
         // `object_store` signs with the key of a session, which it asks for
-        builder
+        with_token_files(builder, &directory)?
     } else {
         let keys = keys_of(&profile, &builder, &connector, directory, options)?;
         let placeholder = Arc::new(StaticCredentialProvider::new(Signer::placeholder()));
@@ -108,8 +117,14 @@ fn setting(builder: &AmazonS3Builder, key: AmazonS3ConfigKey) -> Option<String> 
 }
 
 /// Returns whether a setting of the environment is on.
-fn is_on(builder: &AmazonS3Builder, key: AmazonS3ConfigKey) -> bool {
-    setting(builder, key).is_some_and(|value| value == "true")
+fn is_set(builder: &AmazonS3Builder, key: AmazonS3ConfigKey) -> bool {
+    setting(builder, key).is_some_and(|value| is_on(&value))
+}
+
+/// Returns whether a setting is on, as `object_store` reads it.
+pub(super) fn is_on(value: &str) -> bool {
+    let value = value.to_ascii_lowercase();
+    ["1", "true", "on", "yes", "y"].contains(&value.as_str())
 }
 
 /// Finds the keys of S3, in the order of the AWS command line: keys of the environment, a role of
@@ -136,7 +151,8 @@ fn keys_of(
         })?;
         return Ok(RenewedKeys::new(Arc::new(credential)));
     }
-    let has_web_identity = variable(TOKEN_FILE).is_some() && variable("AWS_ROLE_ARN").is_some();
+    let has_web_identity =
+        variable("AWS_WEB_IDENTITY_TOKEN_FILE").is_some() && variable("AWS_ROLE_ARN").is_some();
     let assumes_role =
         profile.get("role_arn").is_some() && profile.get("web_identity_token_file").is_none();
     if has_web_identity && !assumes_role {
@@ -172,18 +188,25 @@ fn keys_of(
 
 /// Returns the keys of the role that `builder` names, or else of the container or the machine.
 fn keys_of_role(
-    mut builder: AmazonS3Builder,
+    builder: AmazonS3Builder,
     connector: &Connector,
     directory: &Path,
 ) -> Result<RenewedKeys> {
-    if let Some(path) = setting(&builder, AmazonS3ConfigKey::WebIdentityTokenFile) {
-        // the file is read again in each renewal
-        let absolute = directory.join(&path).into_os_string();
-        let absolute = absolute.into_string().unwrap_or(path);
-        check_readable(TOKEN_FILE, &absolute)?;
-        builder = builder.with_config(AmazonS3ConfigKey::WebIdentityTokenFile, absolute);
-    }
+    let builder = with_token_files(builder, directory)?;
     Ok(RenewedKeys::new(RoleKeys::new(builder, connector.clone())?))
+}
+
+/// Makes the paths of files with tokens absolute, since each renewal reads them again.
+fn with_token_files(mut builder: AmazonS3Builder, directory: &Path) -> Result<AmazonS3Builder> {
+    for key in TOKEN_FILES {
+        if let Some(path) = setting(&builder, key) {
+            let absolute = directory.join(&path).into_os_string();
+            let absolute = absolute.into_string().unwrap_or(path);
+            check_readable(&key.as_ref().to_ascii_uppercase(), &absolute)?;
+            builder = builder.with_config(key, absolute);
+        }
+    }
+    Ok(builder)
 }
 
 /// Asks AWS for the region of a bucket, which it reveals even without access.
@@ -241,11 +264,10 @@ pub(super) fn google(
             .with_skip_signature(true)
             .with_credentials(credentials);
     }
-    let keys = [
-        GoogleConfigKey::ServiceAccount,
-        GoogleConfigKey::ApplicationCredentials,
-    ];
-    for path in keys.iter().filter_map(|key| builder.get_config_value(key)) {
+    for path in GOOGLE_FILES
+        .iter()
+        .filter_map(|key| builder.get_config_value(key))
+    {
         check_readable("GOOGLE_APPLICATION_CREDENTIALS", &path)?;
     }
     let client = builder
@@ -275,36 +297,15 @@ pub(super) fn azure(
     options: &ObjectOptions,
     stats: &Arc<Stats>,
 ) -> Result<Arc<dyn Client>> {
-    let mut builder = MicrosoftAzureBuilder::from_env();
-    let mut endpoint = options.endpoint_url.clone();
-    // names that the Azure command line and adlfs use, and `object_store` does not know
-    for (name, key) in [
-        ("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName),
-        ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey),
-    ] {
-        if let (None, Some(value)) = (builder.get_config_value(&key), variable(name)) {
-            builder = builder.with_config(key, value);
-        }
-    }
-    if let Some(string) = variable("AZURE_STORAGE_CONNECTION_STRING") {
-        let settings = ConnectionString::parse(&string);
-        for (key, value) in settings.keys {
-            builder = builder.with_config(key, value);
-        }
-        endpoint = endpoint.or(settings.endpoint);
-    }
+    let (mut builder, endpoint) = azure_settings();
     if let Some(account) = account {
         builder = builder.with_account(account);
     }
-    endpoint = endpoint.or_else(|| builder.get_config_value(&AzureConfigKey::Endpoint));
+    let endpoint = options.endpoint_url.clone().or(endpoint);
     let account = builder
         .get_config_value(&AzureConfigKey::AccountName)
         .unwrap_or_default();
-    if account.is_empty()
-        && builder
-            .get_config_value(&AzureConfigKey::UseEmulator)
-            .is_none_or(|on| on != "true")
-    {
+    if account.is_empty() && !uses_emulator(&builder) {
         return Err(Error::invalid(
             "the account is missing; set AZURE_STORAGE_ACCOUNT, or abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
         ));
@@ -333,6 +334,36 @@ pub(super) fn azure(
         .with_http_connector(connector(container, hosts, options, stats)?)
         .build();
     Ok(Arc::new(client.map_err(unusable)?))
+}
+
+/// Returns the settings of Azure in the environment, and the endpoint that they name.
+pub(super) fn azure_settings() -> (MicrosoftAzureBuilder, Option<String>) {
+    let mut builder = MicrosoftAzureBuilder::from_env();
+    let mut endpoint = None;
+    // names that the Azure command line and adlfs use, and `object_store` does not know
+    for (name, key) in [
+        ("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName),
+        ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey),
+    ] {
+        if let (None, Some(value)) = (builder.get_config_value(&key), variable(name)) {
+            builder = builder.with_config(key, value);
+        }
+    }
+    if let Some(string) = variable("AZURE_STORAGE_CONNECTION_STRING") {
+        let settings = ConnectionString::parse(&string);
+        for (key, value) in settings.keys {
+            builder = builder.with_config(key, value);
+        }
+        endpoint = settings.endpoint;
+    }
+    let endpoint = endpoint.or_else(|| builder.get_config_value(&AzureConfigKey::Endpoint));
+    (builder, endpoint)
+}
+
+/// Returns whether requests go to an emulator of Azure on this machine.
+pub(super) fn uses_emulator(builder: &MicrosoftAzureBuilder) -> bool {
+    let value = builder.get_config_value(&AzureConfigKey::UseEmulator);
+    value.is_some_and(|value| is_on(&value))
 }
 
 /// An Azure connection string: `AccountName=...;AccountKey=...;BlobEndpoint=...`.

@@ -3,6 +3,7 @@
 
 use super::answer_headers::{content_range_of, is_part, length, part_of, size_of_part, text};
 use super::connection_error::{cause_of, lack_of_certificates, refusal_of_proxy, text_of};
+use super::hosts::Hosts;
 use super::outage::Outage;
 use super::request_error::{Cause, RequestError};
 use super::request_log::{self, Attempt};
@@ -550,6 +551,7 @@ fn client_builder(timeout: Duration) -> ClientBuilder {
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
         .connect_timeout(CONNECT.min(timeout))
+        .dns_resolver(Hosts)
         .http1_only()
 }
 

@@ -9,6 +9,7 @@ mod write;
 
 use super::{
     Entry, EntryKind, Key, Listing, LockFiles, Readable, Stat, Version, check_size, read_at,
+    temporary_file,
 };
 use lru::LruCache;
 use resolve::{OpenDirectory, kind_behind, open_beneath, open_seen};
@@ -55,6 +56,7 @@ impl DirectoryStore {
     /// there or the directory is renamed.
     pub fn open(path: &Path) -> Result<Self> {
         let root = StoreRoot::open(path)?;
+        temporary_file::prepare();
         open_beneath(&root.held(), "", OFlags::PATH).map_err(|e| match e.errno() {
             libc::ENOSYS | libc::EPERM => Error::unsupported(
                 "the system call openat2 is not available: Linux 5.6 or later is needed, and a container must allow it",

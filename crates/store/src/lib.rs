@@ -13,6 +13,7 @@ mod locks;
 mod memory;
 mod metadata_cache;
 mod object_options;
+mod outside;
 mod overlay;
 mod permissions;
 mod pieces;
@@ -33,10 +34,11 @@ pub use disk_cache::DiskCache;
 pub use key::{Key, MAX_DEPTH, escaped};
 pub use level::{FirstNames, PagedListing, Reach, ValuePage, ValuePages};
 pub use level_cache::LevelCache;
-pub use locks::{KeyLock, LockFiles};
+pub use locks::{KeyLock, LockFiles, NAME_HOLDER, name_holder};
 pub use memory::MemoryStore;
 pub use metadata_cache::MetadataCache;
 pub use object_options::ObjectOptions;
+pub use outside::{DirectoryCall, DirectoryCalls, change_directories_by};
 pub use overlay::{
     ChangeKind, CommitReport, Committer, OverlayChange, OverlayDirectory, OverlayStore,
 };

@@ -16,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::outside::{ANSWER_LIMIT, ask_outside};
 
 /// Permissions of new lock files before the umask: programs that take locks open the file for
 /// writing, and none reads it.
@@ -155,32 +156,49 @@ fn try_lock(file: &File) -> std::io::Result<bool> {
     }
 }
 
+/// The service outside a sandbox that runs [`name_holder`]: inside, /proc shows no other processes.
+pub const NAME_HOLDER: &str = "name-holder";
+
 /// Names the process that holds the lock of a file, for a message.
 fn holder(file: &File) -> String {
     let mut found = whole_file();
     // SAFETY: the descriptor is open as long as `file` is, and the call writes nothing but `found`.
     let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut found) } == 0;
-    let pid = match found.l_pid {
-        _ if !asked || found.l_type == libc::F_UNLCK as libc::c_short => None,
-        pid if pid > 0 => Some(pid.to_string()),
-        // the lock belongs to an open file, which several processes may share
-        _ => process_with_lock(file),
+    let is_held = asked && found.l_type != libc::F_UNLCK as libc::c_short;
+    let name = match stat_of(file).map(|stat| stat.version) {
+        Ok(Version::File { inode, .. }) if is_held => {
+            let argument = format!("{inode} {}", found.l_pid);
+            match ask_outside(NAME_HOLDER, argument.as_bytes(), ANSWER_LIMIT) {
+                Some(answer) => answer
+                    .ok()
+                    .and_then(|answer| String::from_utf8(answer.bytes).ok()),
+                None => name_holder(&argument),
+            }
+        }
+        _ => None,
     };
-    let Some(pid) = pid else {
-        return "another process".to_string();
-    };
-    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
-        Ok(name) => format!("process {pid} ({})", name.trim().escape_default()),
-        Err(_) => format!("process {pid}"),
-    }
+    name.unwrap_or_else(|| "another process".to_string())
 }
 
-/// Returns the number of a process that has `file` open with an open-file lock, or `None` if /proc
-/// does not show one.
-fn process_with_lock(file: &File) -> Option<String> {
-    let Version::File { inode, .. } = stat_of(file).ok()?.version else {
-        return None;
+/// Names a process that holds a lock. The argument is the inode number of the file and that of the
+/// process, which is not positive for an open-file lock. Returns `None` if /proc does not show it.
+pub fn name_holder(argument: &str) -> Option<String> {
+    let (inode, pid) = argument.split_once(' ')?;
+    let (inode, pid): (u64, i32) = (inode.parse().ok()?, pid.parse().ok()?);
+    let pid = if pid > 0 {
+        pid.to_string()
+    } else {
+        // the lock belongs to an open file, which several processes may share
+        process_with_lock(inode)?
     };
+    Some(match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("process {pid} ({})", name.trim().escape_default()),
+        Err(_) => format!("process {pid}"),
+    })
+}
+
+/// Returns the number of a process that has an open-file lock of the file with this inode number.
+fn process_with_lock(inode: u64) -> Option<String> {
     let inode = format!(":{inode} ");
     let names = std::fs::read_dir("/proc")
         .ok()?

@@ -2,7 +2,8 @@
 //! leaves them: their names say whose they are, so that they can be removed later, but never those
 //! of a process that may still write.
 
-use rustix::fs::{self, AtFlags, Mode, OFlags};
+use super::outside;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use std::fs::File;
@@ -39,6 +40,11 @@ pub(super) struct TemporaryName {
     process: i32,
     /// `None` in names of former versions.
     namespace: Option<u32>,
+}
+
+/// Reads what the names of temporary files state of this process. A sandbox hides it later.
+pub(super) fn prepare() {
+    LazyLock::force(&NAMESPACE);
 }
 
 impl TemporaryName {
@@ -94,7 +100,7 @@ impl<'a> TemporaryFile<'a> {
                 "{prefix}{process}-{}-{namespace:08x}",
                 COUNTER.fetch_add(1, Ordering::Relaxed)
             );
-            match fs::openat(directory, &name, flags, mode) {
+            match outside::create(directory, &name, flags, mode) {
                 Ok(fd) => {
                     return Ok(TemporaryFile {
                         file: File::from(fd),
@@ -116,7 +122,7 @@ impl<'a> TemporaryFile<'a> {
 
     /// Renames the file to `name`, relative to its directory, and replaces a file of that name.
     pub fn rename_to(&mut self, name: &str) -> Result<()> {
-        fs::renameat(self.directory, self.name(), self.directory, name)?;
+        outside::rename(self.directory, self.name(), self.directory, name)?;
         self.name = None;
         Ok(())
     }
@@ -125,7 +131,7 @@ impl<'a> TemporaryFile<'a> {
 impl Drop for TemporaryFile<'_> {
     fn drop(&mut self) {
         if let Some(name) = &self.name
-            && let Err(e) = fs::unlinkat(self.directory, name, AtFlags::empty())
+            && let Err(e) = outside::unlink(self.directory, name, AtFlags::empty())
             && e != Errno::NOENT
         {
             log::warn!("{name}: cannot be removed: {e}");

@@ -11,17 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
-use zarrfs_base::pool::on_threads;
+use zarrfs_base::pool::{on_threads, processors};
 use zarrfs_format::grid::ChunkId;
 
 /// Returns the number of threads that store chunks of an array. They mostly wait, for the disk or
 /// for a server.
 pub(super) fn flush_threads(array: &Array) -> usize {
-    array.concurrency(
-        std::thread::available_parallelism()
-            .map_or(4, |n| n.get())
-            .max(4),
-    )
+    array.concurrency(processors().max(4))
 }
 
 impl Cache {

@@ -2,13 +2,14 @@
 //! `RESOLVE_BENEATH`, so none leads out of the store. This module does not read values.
 
 use super::DirectoryStore;
+use crate::outside;
 use crate::{EntryKind, Key, Permissions, Readable, Stat, Version};
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{self, Access, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, Kind, REFUSED, Result, is_sandboxed};
 
 /// Number of keys looked up in an open directory before its path is resolved again, since it may
 /// have been renamed.
@@ -121,7 +122,7 @@ pub(super) fn create_beneath(
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     // the kernel may return EAGAIN while any directory of the file system is renamed
     for _ in 0..100 {
-        match fs::openat2(root.as_fd(), path, flags | OFlags::CLOEXEC, mode, resolve) {
+        match outside::open(root, path, flags | OFlags::CLOEXEC, mode, resolve) {
             Ok(fd) => return Ok(Some(fd)),
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             // a component is longer than any file system allows; a path that is only too long as a
@@ -131,11 +132,32 @@ pub(super) fn create_beneath(
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(Errno::XDEV) => return Err(leads_out()),
+            Err(Errno::ACCESS) if is_sandboxed() && may_open(root, path, flags) => {
+                return Err(Error::denied(REFUSED));
+            }
             Err(Errno::NXIO) => return Err(Error::damaged("is not a regular file")),
             Err(e) => return Err(e.into()),
         }
     }
     Err(Error::system(libc::EAGAIN))
+}
+
+/// Returns whether modes and access control lists permit to open an existing file.
+pub(super) fn may_open(root: &OwnedFd, path: &str, flags: OFlags) -> bool {
+    let access = if flags.contains(OFlags::RDWR) {
+        Access::READ_OK | Access::WRITE_OK
+    } else if flags.contains(OFlags::WRONLY) {
+        Access::WRITE_OK
+    } else {
+        Access::READ_OK
+    };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve);
+    opened.is_ok_and(|file| {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        fs::accessat(fs::CWD, path, access, AtFlags::EACCESS).is_ok()
+    })
 }
 
 pub(super) fn leads_out() -> Error {

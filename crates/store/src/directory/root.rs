@@ -8,6 +8,7 @@
 //! link and no mount, so that a store never leads into the mount that shows it.
 
 use super::resolve::path_of;
+use crate::outside;
 use rustix::fs::{self, Mode, OFlags, ResolveFlags};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -113,6 +114,7 @@ impl StoreRoot {
                     "{}: another directory took the place of the store, which was removed",
                     name.display()
                 );
+                outside::set_replaced();
                 *current = Arc::new(new);
                 Ok(Some(current.clone()))
             }

@@ -1,4 +1,4 @@
-use super::resolve::KEYS_PER_RESOLVE;
+use super::resolve::{KEYS_PER_RESOLVE, may_open};
 use super::*;
 use crate::Store;
 use rustix::fs::{self, Mode};
@@ -287,6 +287,27 @@ fn a_new_value_keeps_mode_and_owner() {
     assert!(!is_root || (metadata.uid(), metadata.gid()) == (12, 34));
     assert_eq!(names(&dir.path().join("a/b")), ["k"]);
     store.sync().unwrap();
+}
+
+#[test]
+fn modes_permit_to_open_a_file_for_what_they_say() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let path = dir.path().join("k");
+    std::fs::write(&path, b"x").unwrap();
+    mode(&path, 0o444);
+    mode(dir.path(), 0o755);
+    let root = std::fs::File::open(dir.path()).unwrap().into();
+    let checks = std::thread::spawn(move || {
+        // SAFETY: the call takes a number alone. It takes the rights of root from this thread.
+        unsafe { libc::syscall(libc::SYS_setfsuid, 65534) };
+        let flags = [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR];
+        flags.map(|flags| may_open(&root, "k", flags))
+    });
+    assert_eq!(checks.join().unwrap(), [true, false, false]);
 }
 
 #[test]

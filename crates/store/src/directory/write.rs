@@ -5,6 +5,7 @@
 use super::DirectoryStore;
 use super::direct_write::write_value;
 use super::resolve::{create_beneath, leads_out, stat_from, stat_of};
+use crate::outside;
 use crate::pieces::{need_old, write_pieces};
 use crate::temporary_file::{TemporaryFile, TemporaryName};
 use crate::{EntryKind, Key, KeyLock, ModeTarget, Replaces, Space, Store, ValuePiece, Version};
@@ -83,7 +84,7 @@ pub(super) fn remove_abandoned(directory: BorrowedFd, name: &str) {
     };
     let is_abandoned = temporary_name(name)
         .is_some_and(|temporary| temporary.is_abandoned(stat_from(&stat).modified));
-    if is_abandoned && fs::unlinkat(directory, name, AtFlags::empty()).is_ok() {
+    if is_abandoned && outside::unlink(directory, name, AtFlags::empty()).is_ok() {
         log::info!("{name}: removed; a process that was killed had left it");
     }
 }
@@ -153,7 +154,7 @@ impl Store for DirectoryStore {
         let Some(entry) = self.entry(key.as_str())? else {
             return Ok(false);
         };
-        match fs::unlinkat(&entry.directory, &entry.name, AtFlags::empty()) {
+        match outside::unlink(&entry.directory, &entry.name, AtFlags::empty()) {
             Ok(()) => self.record_change(&entry).map(|()| true),
             Err(Errno::NOENT) => Ok(false),
             Err(e) => Err(e.into()),
@@ -189,7 +190,7 @@ impl Store for DirectoryStore {
 
     fn remove_prefix(&self, key: &Key) -> Result<()> {
         let entry = self.existing_entry(key.as_str())?;
-        fs::unlinkat(&entry.directory, &entry.name, AtFlags::REMOVEDIR)?;
+        outside::unlink(&entry.directory, &entry.name, AtFlags::REMOVEDIR)?;
         lock(&self.changes.directories).retain(|d| d.path != key.as_str());
         self.record_change(&entry)
     }
@@ -197,7 +198,7 @@ impl Store for DirectoryStore {
     fn rename(&self, from: &Key, to: &Key) -> Result<()> {
         let from_entry = self.existing_entry(from.as_str())?;
         let to_entry = self.existing_entry(to.as_str())?;
-        fs::renameat(
+        outside::rename(
             &from_entry.directory,
             &from_entry.name,
             &to_entry.directory,
@@ -354,7 +355,7 @@ impl DirectoryStore {
         let mode = self
             .next_mode(path)
             .unwrap_or(Mode::RWXU | Mode::RWXG | Mode::RWXO);
-        fs::mkdirat(&entry.directory, &entry.name, mode)?;
+        outside::make_directory(&entry.directory, &entry.name, mode)?;
         lock(&self.next_modes).pop(path);
         if self.fsync {
             directories.insert(directory);

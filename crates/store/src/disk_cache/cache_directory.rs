@@ -3,7 +3,7 @@
 //! links are not followed.
 
 use super::usage::{EvictionLock, Usage};
-use crate::temporary_file::TemporaryFile;
+use crate::temporary_file::{self, TemporaryFile};
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::fs::File;
@@ -52,6 +52,7 @@ impl CacheDirectory {
     /// EACCES if other users can access the cache.
     pub fn open(path: &Path, limit: u64) -> Result<Self> {
         std::fs::create_dir_all(path)?;
+        temporary_file::prepare();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = fs::open(path, flags, Mode::empty())?;
         match fs::mkdirat(&parent, SUBDIRECTORY, Mode::RWXU) {

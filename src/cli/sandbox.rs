@@ -1,0 +1,351 @@
+//! `--sandbox`: what a mount needs inside the sandbox, and what its guard does outside. This module
+//! must not know how the kernel is asked.
+
+use super::logger;
+use super::{CommandFailure, DIAGNOSTICS, StoreLocation, absolute, words};
+use crate::fuse::{GuardCalls, Mountpoint};
+use crate::sandbox::{PathAccess, SandboxRules, SandboxSupport};
+use clap::Args;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::outside::{Answer, set_outside};
+use zarrfs_base::spill_file;
+
+/// The variables of the guard, of which a missing one forbids its service: the log file, the
+/// directory in which zarrfs was started, for reading keys, whether hosts are looked up, and the
+/// directory of spill files.
+const LOG_FILE: &str = "ZARRFS_GUARD_LOG";
+const START_DIRECTORY: &str = "ZARRFS_GUARD_DIRECTORY";
+const HAS_SERVERS: &str = "ZARRFS_GUARD_SERVERS";
+const SPILL_DIRECTORY: &str = "ZARRFS_GUARD_SPILL";
+
+/// The option `--sandbox`.
+#[derive(Args)]
+pub struct SandboxArgs {
+    /// Confine the daemon: off, on [default: auto]
+    ///
+    /// A daemon that serves can open its store and the directories of its options alone, connect
+    /// to the ports of its servers, and start no program, whatever a store makes it do. auto uses
+    /// what the kernel has of it, on refuses to mount without all of it. .zarrfs/stats says what is
+    /// in use.
+    #[arg(long, value_parser = words(&MODES), value_name = "WHEN", default_value = "auto",
+        hide_possible_values = true, hide_default_value = true, help_heading = DIAGNOSTICS)]
+    sandbox: SandboxMode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SandboxMode {
+    Auto,
+    Off,
+    On,
+}
+
+const MODES: [(&str, SandboxMode); 3] = [
+    ("auto", SandboxMode::Auto),
+    ("off", SandboxMode::Off),
+    ("on", SandboxMode::On),
+];
+
+/// The paths and servers of a mount.
+pub struct MountNeeds<'a> {
+    pub store: StoreLocation,
+    pub overlay: Option<&'a Path>,
+    /// Whether the store is only read, or the overlay if there is one.
+    pub read_only: bool,
+    /// Directories that belong to the daemon.
+    pub own: Vec<&'a Path>,
+    pub spill: PathBuf,
+    pub references: &'a [StoreLocation],
+    pub endpoint: Option<&'a str>,
+    /// The directory from which a directory made for the mount is removed.
+    pub made_in: Option<PathBuf>,
+}
+
+/// The sandbox that a mount will enter.
+pub struct Sandbox {
+    /// `None` if there is none.
+    support: Option<SandboxSupport>,
+    rules: SandboxRules,
+    /// What statistics show.
+    pub description: String,
+}
+
+impl SandboxArgs {
+    /// Returns the sandbox for a mount. All paths are opened here, since none can be opened while
+    /// the mount is there and does not answer yet.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it is required, and the kernel lacks a part of it.
+    pub fn prepare(&self, needs: &MountNeeds) -> std::result::Result<Sandbox, CommandFailure> {
+        let support = SandboxSupport::of_kernel();
+        let program = needs.runs_programs();
+        match (self.sandbox, program.or(support.lack())) {
+            (SandboxMode::Off, _) => Ok(Sandbox::off("--sandbox off")),
+            (SandboxMode::On, Some(lack)) => Err(CommandFailure::failed(format!(
+                "--sandbox on: {lack}; use --sandbox off, or leave the option out"
+            ))),
+            (SandboxMode::Auto, Some(lack)) if program.is_some() => Ok(Sandbox::off(lack)),
+            _ => Ok(Sandbox {
+                support: Some(support),
+                rules: needs.rules(),
+                description: support.description(),
+            }),
+        }
+    }
+
+    /// Starts the guard of a mount. Without it there is no sandbox.
+    pub fn start_guard(
+        &self,
+        sandbox: &mut Sandbox,
+        needs: &MountNeeds,
+        mountpoint: &mut Mountpoint,
+    ) -> Result<()> {
+        let Err(e) = mountpoint.start_guard(&needs.replaceable(), &needs.variables()) else {
+            return Ok(());
+        };
+        if self.sandbox == SandboxMode::On {
+            return Err(e.context("--sandbox on"));
+        }
+        log::debug!("{e}; if the daemon is killed, its mount may hang until it is unmounted");
+        if sandbox.support.is_some() {
+            *sandbox = Sandbox::off(&e.to_string());
+        }
+        Ok(())
+    }
+}
+
+impl Sandbox {
+    fn off(why: &str) -> Self {
+        Sandbox {
+            support: None,
+            rules: SandboxRules::default(),
+            description: format!("off: {why}"),
+        }
+    }
+
+    /// Enters the sandbox with all threads of the process.
+    pub fn enter(&self, mountpoint: &Mountpoint) -> Result<()> {
+        let (Some(support), Some(guard)) = (self.support, mountpoint.guard()) else {
+            return Ok(());
+        };
+        support.enter(&self.rules)?;
+        zarrfs_store::change_directories_by(GuardCalls(guard.clone()));
+        let guard = guard.clone();
+        set_outside(move |service, argument, limit| guard.serve(service, argument, limit));
+        Ok(())
+    }
+}
+
+impl MountNeeds<'_> {
+    /// Returns why the mount can't have a sandbox: a client of its store or references starts
+    /// programs.
+    fn runs_programs(&self) -> Option<&'static str> {
+        #[cfg(feature = "remote")]
+        if self.urls().any(zarrfs_remote::runs_azure_cli) {
+            return Some("AZURE_USE_AZURE_CLI starts the program az");
+        }
+        None
+    }
+
+    /// Returns what is done with the store.
+    fn access(&self) -> PathAccess {
+        if self.read_only || self.overlay.is_some() {
+            PathAccess::Read
+        } else {
+            PathAccess::Write
+        }
+    }
+
+    /// Returns the directories in whose place others may be found later.
+    fn replaceable(&self) -> Vec<(PathBuf, PathAccess)> {
+        let references = self.references.iter().map(|reference| {
+            let path = reference.absolute().path().map(Path::to_path_buf);
+            (path, PathAccess::Read)
+        });
+        let store = self.store.path().map(Path::to_path_buf);
+        [(store, self.access())]
+            .into_iter()
+            .chain(references)
+            .filter_map(|(path, access)| Some((path?, access)))
+            .collect()
+    }
+
+    /// Returns the variables of the guard.
+    fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let log = logger::path().map(|path| (LOG_FILE, path.as_os_str().to_owned()));
+        let spill = (SPILL_DIRECTORY, self.spill.as_os_str().to_owned());
+        let urls: Vec<&str> = self.urls().collect();
+        let servers = (!urls.is_empty()).then(|| (HAS_SERVERS, OsString::from("1")));
+        let directory = std::env::current_dir().unwrap_or_default();
+        let keys = urls
+            .iter()
+            .any(|url| url.starts_with("s3"))
+            .then(|| (START_DIRECTORY, directory.into_os_string()));
+        log.into_iter()
+            .chain([spill])
+            .chain(servers)
+            .chain(keys)
+            .collect()
+    }
+
+    /// Returns the URLs of the store and of references.
+    fn urls(&self) -> impl Iterator<Item = &str> {
+        let all = self.references.iter().chain([&self.store]);
+        all.filter_map(|location| match location {
+            StoreLocation::Url(url) => Some(url.as_str()),
+            _ => None,
+        })
+    }
+
+    fn rules(&self) -> SandboxRules {
+        let mut rules = SandboxRules::default();
+        rules.permit("/dev/null", PathAccess::Files);
+        let path = self.store.path();
+        if let Some(above) = path.and_then(|path| path.ancestors().find(|above| above.exists())) {
+            if above.is_file() {
+                // an archive or a file of references may be replaced by another file of its name
+                permit_around(&mut rules, above);
+            }
+            rules.permit(above, self.access());
+        }
+        if let Some(overlay) = self.overlay {
+            let access = if self.read_only {
+                PathAccess::Read
+            } else {
+                PathAccess::Write
+            };
+            rules.permit(absolute(overlay), access);
+        }
+        for directory in &self.own {
+            rules.permit(absolute(directory), PathAccess::Write);
+        }
+        if let Some(directory) = &self.made_in {
+            rules.permit(directory, PathAccess::RemoveDirectories);
+        }
+        for reference in self.references {
+            if let StoreLocation::Path(path) = reference.absolute() {
+                if path.is_file() {
+                    permit_around(&mut rules, &path);
+                }
+                rules.permit(path, PathAccess::Read);
+            }
+        }
+        self.add_servers(&mut rules);
+        rules
+    }
+
+    /// Adds what requests to servers need.
+    fn add_servers(&self, rules: &mut SandboxRules) {
+        for location in self.references.iter().chain([&self.store]) {
+            let StoreLocation::Url(url) = location else {
+                continue;
+            };
+            // clouds, services for credentials, and redirects from http to https
+            rules.connect([80, 443]);
+            rules.connect(port_of(url));
+            rules.connect(self.endpoint.and_then(port_of));
+            #[cfg(feature = "remote")]
+            {
+                let needs = zarrfs_remote::ClientNeeds::new(url);
+                rules.connect(needs.urls.iter().filter_map(|url| port_of(url)));
+                for file in needs.token_files {
+                    permit_around(rules, &file);
+                }
+                // clients for the targets of references are made later, also for those beside a
+                // store that is a file of references
+                if *location != self.store || super::location::leads_into_archive(url) {
+                    for file in needs.files {
+                        rules.permit(file, PathAccess::Read);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Permits to read a file that may be replaced by another one of its name: what lies in its
+/// directory, and where a link leads.
+fn permit_around(rules: &mut SandboxRules, file: &Path) {
+    let target = std::fs::canonicalize(file).ok();
+    for file in std::iter::once(file).chain(target.as_deref()) {
+        if let Some(directory) = file.parent() {
+            rules.permit(directory, PathAccess::Read);
+        }
+    }
+}
+
+/// Returns the port of a URL. The scheme may be missing, as in variables for proxies.
+fn port_of(url: &str) -> Option<u16> {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit('@').next()?;
+    match host.rsplit_once(':') {
+        Some((_, port)) if !port.ends_with(']') => port.parse().ok(),
+        _ => match scheme.to_ascii_lowercase().as_str() {
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => None,
+        },
+    }
+}
+
+/// Runs a service in the guard.
+pub fn serve(service: &str, argument: &[u8]) -> Result<Answer> {
+    let variable = |name: &str| {
+        let value = std::env::var_os(name).map(PathBuf::from);
+        value.ok_or_else(|| Error::system(libc::EPERM))
+    };
+    let invalid = |_| Error::system(libc::EINVAL);
+    match service {
+        logger::OPEN_LOG => {
+            let file = logger::open(&variable(LOG_FILE)?).map_err(|e| Error::io(e.message))?;
+            Ok(Answer::of_file(file))
+        }
+        spill_file::OPEN_UNNAMED => {
+            let directory = variable(SPILL_DIRECTORY)?;
+            if directory.as_os_str().as_bytes() != argument {
+                return Err(Error::system(libc::EACCES));
+            }
+            spill_file::unnamed_file(&directory).map(Answer::of_file)
+        }
+        zarrfs_store::NAME_HOLDER => {
+            let name = zarrfs_store::name_holder(str::from_utf8(argument).map_err(invalid)?);
+            let name = name.ok_or_else(|| Error::system(libc::ENOENT))?;
+            Ok(Answer::of_bytes(name.into_bytes()))
+        }
+        #[cfg(feature = "remote")]
+        zarrfs_remote::READ_KEYS => {
+            zarrfs_remote::read_keys(variable(START_DIRECTORY)?, argument).map(Answer::of_bytes)
+        }
+        #[cfg(feature = "remote")]
+        zarrfs_remote::FIND_HOST => {
+            variable(HAS_SERVERS)?;
+            let host = str::from_utf8(argument).map_err(invalid)?;
+            zarrfs_remote::find_host(host).map(Answer::of_bytes)
+        }
+        _ => Err(Error::system(libc::EOPNOTSUPP)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_those_of_urls() {
+        for (url, port) in [
+            ("http://a", Some(80)),
+            ("https://a/b:5", Some(443)),
+            ("HTTP://u:p@[::1]:9000/x", Some(9000)),
+            ("https://[::1]/x", Some(443)),
+            ("proxy:3128", Some(3128)),
+            ("s3://bucket/key", None),
+            ("http://a:b", None),
+        ] {
+            assert_eq!(port_of(url), port, "{url}");
+        }
+    }
+}

@@ -1,0 +1,597 @@
+//! The guard of a mount: a child process that stays outside the daemon's sandbox.
+//!
+//! A thread of the daemon that makes the kernel drop pages may wait for a read in flight, which the
+//! daemon answers. If it is killed then, neither ends, unless the guard ends the connection.
+//!
+//! The guard also does for the daemon what the sandbox forbids: it unmounts this mount, and runs
+//! services of the command line. Invariant: a request names what is done, never on what. The mount,
+//! directories, paths and programs are in the environment and the first message, which the guard
+//! has before the daemon serves, so that a daemon that is under the control of an attacker gains no
+//! other. Names of hosts, and of files below the directories, are the exception.
+
+use super::control::own_program;
+use super::mount_place::{MountPlace, abort_file, open_directory};
+use crate::sandbox::{PathAccess, restrict_thread};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Signal, geteuid, set_parent_process_death_signal};
+use rustix::thread::{
+    CapabilitySet, capabilities, clear_ambient_capability_set, configure_capability_in_ambient_set,
+    set_capabilities,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM};
+use signal_hook::iterator::Signals;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory::lock;
+use zarrfs_base::outside::Answer;
+use zarrfs_store::{DirectoryCall, DirectoryCalls};
+
+/// The environment variable with the number of the process that the child guards.
+const GUARDED: &str = "ZARRFS_GUARDED";
+
+/// The name of the process that guards a mount.
+const GUARD_NAME: &str = "zarrfs-guard";
+
+/// Maximum size of a message in bytes.
+const MAX_MESSAGE: usize = 64 << 10;
+
+/// Maximum number of descriptors in a message; the kernel's is 253.
+const MAX_DESCRIPTORS: usize = 250;
+
+/// Time in which an unmount, or a call in a directory, ends.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+
+/// A request to the guard. Its number is the first byte of the message, which has the descriptor of
+/// a socket for the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum GuardRequest {
+    Unmount = 1,
+    Detach,
+    Abort,
+    /// Runs a service: its name, a zero and its argument are the rest of the message.
+    Serve,
+    /// Returns a socket that takes [`DirectoryCall`]s.
+    Admit,
+}
+
+const REQUESTS: [GuardRequest; 5] = [
+    GuardRequest::Unmount,
+    GuardRequest::Detach,
+    GuardRequest::Abort,
+    GuardRequest::Serve,
+    GuardRequest::Admit,
+];
+
+/// Sends an answer to a request: an errno and a message, or 0 and the result.
+fn send_answer(done: Result<Answer>, socket: BorrowedFd) -> rustix::io::Result<()> {
+    let (errno, answer) = match done {
+        Ok(answer) => (0, answer),
+        Err(e) => (e.errno(), Answer::of_bytes(e.message().as_bytes().to_vec())),
+    };
+    let message = [&errno.to_le_bytes(), answer.bytes.as_slice()].concat();
+    let files: Vec<BorrowedFd> = answer.file.iter().map(|file| file.as_fd()).collect();
+    send(socket, &message, &files)
+}
+
+/// Sends a request and receives its answer.
+///
+/// # Errors
+///
+/// The outer error means that there is no answer, and that none to a further request can be told
+/// from a late one to this request.
+fn exchange(socket: BorrowedFd, request: &[u8], files: &[BorrowedFd]) -> Result<Result<Answer>> {
+    send(socket, request, files)?;
+    receive_answer(socket)
+}
+
+/// Receives the answer to a request. The outer error is that of [`exchange`].
+fn receive_answer(socket: BorrowedFd) -> Result<Result<Answer>> {
+    let (bytes, files) = receive(socket).map_err(|e| match e.kind() {
+        ErrorKind::WouldBlock => Error::system(libc::ETIMEDOUT).context("the guard process"),
+        _ => e.into(),
+    })?;
+    let Some((errno, rest)) = bytes.split_first_chunk() else {
+        return Err(Error::io("the guard process has ended"));
+    };
+    Ok(match i32::from_le_bytes(*errno) {
+        0 => Ok(Answer {
+            bytes: rest.to_vec(),
+            file: files.into_iter().next(),
+        }),
+        errno => Err(Error::new(
+            Kind::System(errno),
+            String::from_utf8_lossy(rest),
+        )),
+    })
+}
+
+/// Runs a service with its argument, in the guard.
+pub type RunService = fn(&str, &[u8]) -> Result<Answer>;
+
+/// The running guard of a mount.
+pub struct MountGuard {
+    socket: OwnedFd,
+    /// Whether the guard can end the connection.
+    aborts: bool,
+    /// Sockets that take [`DirectoryCall`]s, and are not in use.
+    admitted: Mutex<Vec<OwnedFd>>,
+}
+
+impl MountGuard {
+    /// Starts the guard of a mount. It ends with the thread that calls this function, which must
+    /// live as long as the mount. Without a `device` number the guard can't end the connection,
+    /// without a `place` it unmounts nothing. Other directories may take the place of those in
+    /// `directories`. The variables are for the services.
+    pub fn start(
+        device: Option<&str>,
+        place: Option<&MountPlace>,
+        directories: &[(PathBuf, PathAccess)],
+        variables: &[(&str, OsString)],
+    ) -> Result<MountGuard> {
+        let (socket, theirs) = socket_pair()?;
+        set_socket_timeout(&socket, Timeout::Send, Some(CALL_LIMIT))?;
+        let directories: Vec<GuardedDirectory> = directories
+            .iter()
+            .filter_map(|(path, access)| GuardedDirectory::of(path, *access))
+            .collect();
+        send_places(socket.as_fd(), device, place, &directories)?;
+        let mut command = own_program();
+        let aborts = match device.map(open_abort_file).transpose() {
+            Ok(Some(abort)) => {
+                command.stdout(abort);
+                true
+            }
+            failed => {
+                let why = failed.err().map(|e| format!("{e}; ")).unwrap_or_default();
+                log::debug!(
+                    "{why}if the daemon is killed, its mount may hang until it is unmounted"
+                );
+                command.stdout(Stdio::null());
+                false
+            }
+        };
+        command
+            // fusermount3, and the programs that print keys, need the environment
+            .envs(std::env::vars_os())
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .env(GUARDED, std::process::id().to_string())
+            .current_dir("/")
+            .stdin(theirs);
+        keep_mount_capability();
+        command.spawn()?;
+        Ok(MountGuard {
+            socket,
+            aborts,
+            admitted: Mutex::default(),
+        })
+    }
+
+    /// Unmounts the mount, if it is on top at its place.
+    pub fn unmount(&self, flags: UnmountFlags) -> Result<()> {
+        let request = if flags.contains(UnmountFlags::DETACH) {
+            GuardRequest::Detach
+        } else {
+            GuardRequest::Unmount
+        };
+        self.ask(&[request as u8], CALL_LIMIT).map(drop)
+    }
+
+    /// Ends the connection to the kernel. Returns whether the guard can do so.
+    pub fn abort(&self) -> bool {
+        self.aborts && self.ask(&[GuardRequest::Abort as u8], CALL_LIMIT).is_ok()
+    }
+
+    /// Runs a service, which must answer within `limit`.
+    pub fn serve(&self, service: &str, argument: &[u8], limit: Duration) -> Result<Answer> {
+        let kind = [GuardRequest::Serve as u8];
+        self.ask(&[&kind, service.as_bytes(), &[0], argument].concat(), limit)
+    }
+
+    /// Sends a request with a socket for its answer, and waits for that.
+    fn ask(&self, request: &[u8], limit: Duration) -> Result<Answer> {
+        let (answer, theirs) = socket_pair()?;
+        set_socket_timeout(&answer, Timeout::Recv, Some(limit))?;
+        send(self.socket.as_fd(), request, &[theirs.as_fd()])?;
+        drop(theirs);
+        receive_answer(answer.as_fd())?
+    }
+
+    /// Makes a call in a directory that took the place of another one.
+    fn call(&self, call: &DirectoryCall, directories: &[BorrowedFd]) -> Result<Option<OwnedFd>> {
+        let request = call.to_bytes();
+        let unused = lock(&self.admitted).pop();
+        if let Some(socket) = unused
+            && let Ok(answer) = exchange(socket.as_fd(), &request, directories)
+            // a further directory may have taken the place of that one
+            && !answer.as_ref().is_err_and(|e| e.errno() == libc::EACCES)
+        {
+            lock(&self.admitted).push(socket);
+            return answer.map(|answer| answer.file);
+        }
+        let socket = self
+            .ask(&[GuardRequest::Admit as u8], CALL_LIMIT)?
+            .into_file()?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(CALL_LIMIT))?;
+        let answer = exchange(socket.as_fd(), &request, directories)?;
+        lock(&self.admitted).push(socket);
+        answer.map(|answer| answer.file)
+    }
+}
+
+/// The guard as the caller of the store's calls.
+pub struct GuardCalls(pub Arc<MountGuard>);
+
+impl DirectoryCalls for GuardCalls {
+    fn make(
+        &self,
+        call: &DirectoryCall,
+        directories: &[BorrowedFd],
+    ) -> rustix::io::Result<Option<OwnedFd>> {
+        let made = self.0.call(call, directories);
+        made.map_err(|e| Errno::from_raw_os_error(e.errno()))
+    }
+}
+
+/// Lets a program that this thread starts mount and unmount if it may do so itself: a user other
+/// than root would lose that in the namespace of `zarrfs run`.
+fn keep_mount_capability() {
+    let kept = || {
+        let mut sets = capabilities(None)?;
+        if !geteuid().is_root() && sets.effective.contains(CapabilitySet::SYS_ADMIN) {
+            sets.inheritable |= CapabilitySet::SYS_ADMIN;
+            set_capabilities(None, sets)?;
+            configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)?;
+        }
+        rustix::io::Result::Ok(())
+    };
+    if let Err(e) = kept() {
+        log::debug!("the guard process may be unable to unmount: {e}");
+    }
+}
+
+/// Opens the file that ends the connection. It stays that of this one, even if another mount gets
+/// its number.
+fn open_abort_file(device: &str) -> std::io::Result<File> {
+    File::options().write(true).open(abort_file(device))
+}
+
+fn socket_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Sends a message with descriptors.
+fn send(socket: BorrowedFd, bytes: &[u8], files: &[BorrowedFd]) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(files));
+    }
+    // the other process may have ended
+    let flags = SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags).map(drop)
+}
+
+/// Receives a message with descriptors. An empty one means that the other end is closed.
+fn receive(socket: BorrowedFd) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; MAX_MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut buffers = [IoSliceMut::new(&mut bytes)];
+        match recvmsg(
+            socket,
+            &mut buffers,
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    bytes.truncate(received.bytes);
+    let mut files = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            files.extend(received);
+        }
+    }
+    Ok((bytes, files))
+}
+
+/// Returns the processes of daemons, each with the file that ends its connection, also of those
+/// that hang. The guard of a mount has that file open, and is a child of the daemon. A daemon
+/// without a guard, or of another user, is missing.
+pub fn daemons() -> Vec<(PathBuf, u32)> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|process| guarded_by(&process.path()))
+        .collect()
+}
+
+/// Returns the file that a guard has open, and its parent; `None` if the process is no guard.
+fn guarded_by(process: &Path) -> Option<(PathBuf, u32)> {
+    let name = std::fs::read_to_string(process.join("comm")).ok()?;
+    if name.trim_end() != GUARD_NAME {
+        return None;
+    }
+    let abort = std::fs::read_link(process.join("fd/1")).ok()?;
+    Some((abort, parent_of(process)?))
+}
+
+/// Returns the number of the parent of a process, which is a directory of /proc.
+pub(super) fn parent_of(process: &Path) -> Option<u32> {
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    parent.trim().parse().ok()
+}
+
+/// Runs the child of [`MountGuard::start`]. Returns `None` in any other process.
+pub fn run_guard(serve: RunService) -> Option<ExitCode> {
+    let daemon = std::env::var(GUARDED).ok()?;
+    Some(ExitCode::from(u8::from(guard(&daemon, serve).is_err())))
+}
+
+/// Waits for the end of the daemon, and ends its connection.
+fn guard(daemon: &str, serve: RunService) -> std::io::Result<()> {
+    let _ = std::fs::write("/proc/self/comm", GUARD_NAME);
+    // SAFETY: the process has one thread. A program that it runs may run zarrfs, which must not
+    // take itself for a guard.
+    unsafe { std::env::remove_var(GUARDED) };
+    // nor may such a program mount
+    let _ = clear_ambient_capability_set();
+    // an operator may send the other signals to all processes of zarrfs: the guard ignores them
+    let mut signals = Signals::new([SIGVTALRM, SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP])?;
+    set_parent_process_death_signal(Some(Signal::VTALARM))?;
+    let parent = rustix::process::getppid();
+    if parent.is_some_and(|parent| parent.as_raw_nonzero().to_string() == daemon) {
+        thread::Builder::new().spawn(move || take_requests(serve))?;
+        // a daemon one of whose threads hangs stays the parent after it was killed
+        let _ = signals.forever().find(|signal| *signal == SIGVTALRM);
+    }
+    abort()
+}
+
+/// Ends the connection to the kernel, whose control file is the standard output.
+fn abort() -> std::io::Result<()> {
+    File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(b"1")
+}
+
+/// Takes requests until the daemon closes the socket, which is the standard input.
+fn take_requests(serve: RunService) {
+    let socket = rustix::stdio::stdin();
+    let Ok(mount) = GuardedMount::receive(socket).map(Arc::new) else {
+        return;
+    };
+    while let Ok((request, files)) = receive(socket) {
+        let Some((number, argument)) = request.split_first() else {
+            return;
+        };
+        let kind = REQUESTS.into_iter().find(|known| *known as u8 == *number);
+        let (Some(kind), Some(answer)) = (kind, files.into_iter().next()) else {
+            continue;
+        };
+        let (mount, argument) = (mount.clone(), argument.to_vec());
+        // without a thread the answer is that the socket is closed
+        let _ = thread::Builder::new().spawn(move || {
+            let done = mount.carry_out(kind, &argument, serve);
+            let _ = send_answer(done, answer.as_fd());
+        });
+    }
+}
+
+/// Sends the first message: the device number, and for each place a letter and the name in the
+/// directory of a descriptor, all divided by zeros.
+fn send_places(
+    socket: BorrowedFd,
+    device: Option<&str>,
+    place: Option<&MountPlace>,
+    directories: &[GuardedDirectory],
+) -> Result<()> {
+    let mut message = device.unwrap_or_default().as_bytes().to_vec();
+    let mut files = Vec::new();
+    let mut add = |kind: u8, name: &OsStr, above: BorrowedFd<'_>| {
+        message.extend([0, kind]);
+        message.extend(name.as_bytes());
+        files.push(rustix::io::fcntl_dupfd_cloexec(above, 0)?);
+        rustix::io::Result::Ok(())
+    };
+    if let Some(place) = place {
+        add(b'm', place.name(), place.parent())?;
+    }
+    for directory in directories.iter().take(MAX_DESCRIPTORS - 1) {
+        let kind = match directory.access {
+            PathAccess::Write => b'w',
+            _ => b'r',
+        };
+        add(kind, &directory.name, directory.above.as_fd())?;
+    }
+    let files: Vec<BorrowedFd> = files.iter().map(|file| file.as_fd()).collect();
+    Ok(send(socket, &message, &files)?)
+}
+
+/// What the guard does its work on.
+struct GuardedMount {
+    device: String,
+    place: Option<MountPlace>,
+    directories: Vec<GuardedDirectory>,
+}
+
+impl GuardedMount {
+    /// Receives the message of [`send_places`].
+    fn receive(socket: BorrowedFd) -> Result<Self> {
+        let (message, files) = receive(socket)?;
+        let mut parts = message.split(|byte| *byte == 0);
+        let device = String::from_utf8_lossy(parts.next().unwrap_or_default());
+        let mut mount = GuardedMount {
+            device: device.into_owned(),
+            place: None,
+            directories: Vec::new(),
+        };
+        for (part, above) in parts.zip(files) {
+            let Some((kind, name)) = part.split_first() else {
+                continue;
+            };
+            let name = OsString::from_vec(name.to_vec());
+            let access = match kind {
+                b'm' => {
+                    mount.place = Some(MountPlace::new(above, name));
+                    continue;
+                }
+                b'w' => PathAccess::Write,
+                _ => PathAccess::Read,
+            };
+            mount
+                .directories
+                .extend(GuardedDirectory::new(above, name, access).ok());
+        }
+        Ok(mount)
+    }
+
+    fn carry_out(
+        &self,
+        request: GuardRequest,
+        argument: &[u8],
+        serve: RunService,
+    ) -> Result<Answer> {
+        match request {
+            GuardRequest::Unmount => self.unmount(UnmountFlags::empty()),
+            GuardRequest::Detach => self.unmount(UnmountFlags::DETACH),
+            GuardRequest::Abort => Ok(abort().map(|()| Answer::default())?),
+            GuardRequest::Serve => {
+                let mut parts = argument.splitn(2, |byte| *byte == 0);
+                let name = str::from_utf8(parts.next().unwrap_or_default()).unwrap_or_default();
+                serve(name, parts.next().unwrap_or_default())
+            }
+            GuardRequest::Admit => self.admit().map(Answer::of_file),
+        }
+    }
+
+    fn unmount(&self, flags: UnmountFlags) -> Result<Answer> {
+        let place = self.place.as_ref();
+        let place = place.ok_or_else(|| Error::system(libc::EINVAL))?;
+        if place.top()?.is_none_or(|top| top.device != self.device) {
+            return Err(Error::system(libc::EINVAL));
+        }
+        place.unmount(flags).map(|()| Answer::default())
+    }
+
+    /// Starts a thread that takes calls in the directories that are at the places now. It can use
+    /// no other directory, whatever descriptors and names a call has.
+    ///
+    /// # Errors
+    ///
+    /// EACCES if there is no directory, or another user's.
+    fn admit(&self) -> Result<OwnedFd> {
+        let found: Vec<(OwnedFd, PathAccess)> = self
+            .directories
+            .iter()
+            .filter_map(|directory| Some((directory.open().ok()?, directory.access)))
+            .collect();
+        if found.is_empty() {
+            return Err(Error::system(libc::EACCES));
+        }
+        let (socket, theirs) = socket_pair()?;
+        thread::Builder::new().spawn(move || {
+            // without the restriction the socket is closed
+            if restrict_thread(&found).is_ok() {
+                drop(found);
+                make_calls(socket.as_fd());
+            }
+        })?;
+        Ok(theirs)
+    }
+}
+
+/// A directory whose place another one may take.
+struct GuardedDirectory {
+    above: OwnedFd,
+    name: OsString,
+    owner: u32,
+    access: PathAccess,
+}
+
+impl GuardedDirectory {
+    /// Returns the directory at an absolute path, or `None` if no other one can take its place, as
+    /// with the root directory and mountpoints.
+    fn of(path: &Path, access: PathAccess) -> Option<Self> {
+        let above = open_directory(path.parent()?).ok()?;
+        GuardedDirectory::new(above, path.file_name()?.to_owned(), access).ok()
+    }
+
+    fn new(above: OwnedFd, name: OsString, access: PathAccess) -> Result<Self> {
+        let mut directory = GuardedDirectory {
+            above,
+            name,
+            owner: 0,
+            access,
+        };
+        directory.owner = fstat(directory.open_any()?)?.st_uid;
+        Ok(directory)
+    }
+
+    /// Opens the directory at the place, as the store finds it (`store/directory/root.rs`).
+    fn open_any(&self) -> Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        Ok(openat2(
+            &self.above,
+            &self.name,
+            flags,
+            Mode::empty(),
+            resolve,
+        )?)
+    }
+
+    /// Opens the directory at the place, if it belongs to the owner of the first one.
+    fn open(&self) -> Result<OwnedFd> {
+        let directory = self.open_any()?;
+        if fstat(&directory)?.st_uid == self.owner {
+            Ok(directory)
+        } else {
+            Err(Error::system(libc::EACCES))
+        }
+    }
+}
+
+/// Makes the calls that arrive until the socket is closed.
+fn make_calls(socket: BorrowedFd) {
+    while let Ok((bytes, files)) = receive(socket)
+        && !bytes.is_empty()
+    {
+        let directories: Vec<BorrowedFd> = files.iter().map(|file| file.as_fd()).collect();
+        let made = match DirectoryCall::from_bytes(&bytes) {
+            Some(call) => call.make(&directories).map_err(Error::from),
+            None => Err(Error::system(libc::EINVAL)),
+        };
+        if send_answer(
+            made.map(|file| Answer {
+                bytes: Vec::new(),
+                file,
+            }),
+            socket,
+        )
+        .is_err()
+        {
+            return;
+        }
+    }
+}
