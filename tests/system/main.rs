@@ -4,6 +4,7 @@
 mod inherited;
 mod mounting;
 mod operations;
+mod places;
 mod running;
 mod sandbox;
 mod service;

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 
 /// The user who runs zarrfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum User {
+pub enum User {
     Root,
     Nobody,
 }
@@ -42,7 +42,7 @@ const FUNCTIONS: &str = r#"
 /// `user`. Returns its output, or `None` if this machine has no root for the test. The mounts and
 /// processes of the script end with it.
 #[track_caller]
-fn output_of(user: User, script: &str) -> Option<String> {
+pub fn output_of(user: User, script: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() || !is_installed("setpriv") {
         announce("skipped: needs root and setpriv");
         return None;
