@@ -66,7 +66,7 @@ fn unmount(path: &Path, mode: UnmountMode) -> Result<(), CommandFailure> {
     if let Some(daemon) = daemon
         && poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&WAIT)) == Ok(0)
     {
-        let why = "unmounted, but its daemon has not ended within 30 s";
+        let why = "unmounted, but its daemon has not ended within 30 s; another mount namespace, as of a container, may keep the mount";
         return Err(CommandFailure::failed(format!("{shown}: {why}")));
     }
     Ok(())
