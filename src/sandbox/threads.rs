@@ -63,8 +63,7 @@ pub fn restrict_all(ruleset: BorrowedFd) -> Result<()> {
 
 /// Makes all threads but the calling one restrict themselves.
 fn interrupt_others(signal: i32) -> Result<()> {
-    // SAFETY: the call takes nothing and returns a number.
-    let own = unsafe { libc::gettid() };
+    let own = own_number();
     let mut done = BTreeSet::from([own]);
     let mut complete_lists = 0;
     // a thread that is started meanwhile has the rights of the thread that starts it. Two complete
@@ -79,6 +78,11 @@ fn interrupt_others(signal: i32) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the number of the calling thread. The function of the C library is later than glibc 2.17.
+fn own_number() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// Returns the numbers of all threads.
@@ -141,7 +145,7 @@ fn restrict_thread() {
                 flags,
             ) != 0;
         OUTCOME.store(if failed { *errno } else { 0 }, Ordering::SeqCst);
-        RESTRICTED.store(libc::gettid(), Ordering::SeqCst);
+        RESTRICTED.store(own_number(), Ordering::SeqCst);
         *errno = before;
     }
 }
