@@ -80,7 +80,7 @@ fn interrupt_others(signal: i32) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of the calling thread. The function of the C library is later than glibc 2.17.
+/// Returns the number of the calling thread. glibc 2.17 has no function for it.
 fn own_number() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
