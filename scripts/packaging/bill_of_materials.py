@@ -28,7 +28,8 @@ def cargo(*arguments):
 def linked_crates(target):
     """Returns the names and versions of the crates that are linked into the program."""
     edges = "normal,no-proc-macro"
-    lines = cargo("tree", "--locked", "--target", target, "--edges", edges, "--prefix", "none", "--format", "{p}")
+    options = ("--package", "zarrfs", "--locked", "--target", target, "--edges", edges)
+    lines = cargo("tree", *options, "--prefix", "none", "--format", "{p}")
     return {tuple(line.split()[:2]) for line in lines.splitlines() if not line.startswith("zarrfs")}
 
 
