@@ -39,15 +39,15 @@ const MOUNTPOINT: &str = "ZARRFS_MOUNT";
 /// with the command.
 const PASSED_ON: [c_int; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM];
 
-/// Of those, the signals that end a program unless it handles them: after the command, they end the
-/// wait for files that other programs have open.
+/// The signals among [`PASSED_ON`] that end a program by default. After the end of the command,
+/// they end the wait for programs that have files of the mount open.
 const ENDING: [c_int; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
 /// Exit codes of programs that run others, as in env(1).
 const NOT_EXECUTABLE: u8 = 126;
 const NO_COMMAND: u8 = 127;
 
-/// What a shell adds to a signal that has ended a program.
+/// The number that a shell adds to the number of the signal that ended a program.
 const SIGNALED: i32 = 128;
 
 /// Arguments of `run`.

@@ -13,9 +13,9 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_base::outside::{Answer, set_outside};
 use zarrfs_base::spill_file;
 
-/// The variables of the guard, of which a missing one forbids its service: the log file, the
-/// directory in which zarrfs was started, for reading keys, whether hosts are looked up, and the
-/// directory of spill files.
+/// The variables of the guard. A missing variable forbids its service: opening the log file,
+/// reading keys (the variable is the directory in which zarrfs was started), looking up hosts, and
+/// opening spill files.
 const LOG_FILE: &str = "ZARRFS_GUARD_LOG";
 const START_DIRECTORY: &str = "ZARRFS_GUARD_DIRECTORY";
 const HAS_SERVERS: &str = "ZARRFS_GUARD_SERVERS";
@@ -73,8 +73,8 @@ pub struct Sandbox {
 }
 
 impl SandboxArgs {
-    /// Returns the sandbox for a mount. All paths are opened here, since none can be opened while
-    /// the mount is there and does not answer yet.
+    /// Returns the sandbox for a mount. The paths are opened here, since a path that leads through
+    /// a mount cannot be opened before the mount answers.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl MountNeeds<'_> {
         None
     }
 
-    /// Returns what is done with the store.
+    /// Returns the access that the mount needs to the store.
     fn access(&self) -> PathAccess {
         if self.read_only || self.overlay.is_some() {
             PathAccess::Read

@@ -42,9 +42,9 @@ pub struct Change<'a> {
 }
 
 impl Drop for Change<'_> {
-    /// The next request gets the files that nobody has taken. Some changes belong to no request,
-    /// such as a sync at the end of an idle time. If this dropped their list, its guards would stay
-    /// for ever.
+    /// The next request gets the files that no request has taken. Some changes belong to no
+    /// request, such as a sync at the end of an idle time. If this dropped their list, its guards
+    /// would stay for ever.
     fn drop(&mut self) {
         let left = self.stale.take();
         if left.is_empty() {

@@ -218,21 +218,24 @@ impl MountGuard {
     fn call(&self, call: &DirectoryCall, directories: &[BorrowedFd]) -> Result<Option<OwnedFd>> {
         let request = call.to_bytes();
         let unused = lock(&self.admitted).pop();
-        if let Some(socket) = unused
-            && let Ok(answer) = exchange(socket.as_fd(), &request, directories)
-            // a further directory may have taken the place of that one
-            && !answer.as_ref().is_err_and(|e| e.errno() == libc::EACCES)
-        {
-            lock(&self.admitted).push(socket);
-            return answer.map(|answer| answer.file);
+        let mut socket = unused.map_or_else(|| self.admit(), Ok)?;
+        // a socket without an answer is dropped: a late answer would be taken for the next one
+        let mut answer = exchange(socket.as_fd(), &request, directories)?;
+        if answer.as_ref().is_err_and(|e| e.errno() == libc::EACCES) {
+            // a further directory may have taken the place
+            socket = self.admit()?;
+            answer = exchange(socket.as_fd(), &request, directories)?;
         }
-        let socket = self
-            .ask(&[GuardRequest::Admit as u8], CALL_LIMIT)?
-            .into_file()?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(CALL_LIMIT))?;
-        let answer = exchange(socket.as_fd(), &request, directories)?;
         lock(&self.admitted).push(socket);
         answer.map(|answer| answer.file)
+    }
+
+    /// Returns a new socket that takes [`DirectoryCall`]s.
+    fn admit(&self) -> Result<OwnedFd> {
+        let answer = self.ask(&[GuardRequest::Admit as u8], CALL_LIMIT)?;
+        let socket = answer.into_file()?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(CALL_LIMIT))?;
+        Ok(socket)
     }
 }
 
@@ -267,8 +270,8 @@ fn keep_mount_capability() {
     }
 }
 
-/// Opens the file that ends the connection. It stays that of this one, even if another mount gets
-/// its number.
+/// Opens the file that ends the connection. The open file belongs to this connection even if
+/// another mount gets its number later.
 fn open_abort_file(device: &str) -> std::io::Result<File> {
     File::options().write(true).open(abort_file(device))
 }
@@ -356,7 +359,7 @@ fn guard(daemon: &str, serve: RunService) -> std::io::Result<()> {
     // SAFETY: the process has one thread. A program that it runs may run zarrfs, which must not
     // take itself for a guard.
     unsafe { std::env::remove_var(GUARDED) };
-    // nor may such a program mount
+    // a program that the guard runs must not be able to mount
     let _ = clear_ambient_capability_set();
     // an operator may send the other signals to all processes of zarrfs: the guard ignores them
     let mut signals = Signals::new([SIGVTALRM, SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP])?;
@@ -428,7 +431,7 @@ fn send_places(
     Ok(send(socket, &message, &files)?)
 }
 
-/// What the guard does its work on.
+/// The mount and the directories of a guard.
 struct GuardedMount {
     device: String,
     place: Option<MountPlace>,

@@ -141,8 +141,8 @@ fn write_setting(file: &str, value: &str) -> Result<(), Errno> {
     fs::write(file, value).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }
 
-/// Keeps mounts of this namespace from appearing in others. Later mounts of others, such as those
-/// of an automounter, appear here.
+/// Keeps mounts of this namespace from appearing in other namespaces. Later mounts of other
+/// processes, such as an automounter, still appear here.
 fn stop_propagation() -> Result<(), Errno> {
     match change_propagation() {
         // after a chroot into a directory that is no mountpoint

@@ -1,11 +1,12 @@
 //! The matrix of docs/privileges.md: in each place where zarrfs runs, programs read and write
-//! through a mount, whoever is killed, and nothing is left.
+//! through a mount, and the end or a kill of each process leaves nothing behind.
 
 use crate::running::{User, output_of};
 use crate::support::is_installed;
 
 /// `with_mount` mounts, runs a shell script with the mountpoint in `M`, and unmounts.
-/// `with_killed_caller` kills the process that has mounted, and says what the mount does then.
+/// `with_killed_caller` kills the process that has mounted, and prints the number of bytes that
+/// are readable then.
 const MOUNT: &str = r#"
     mkdir mnt
     [ -z "$AS" ] || chown nobody mnt

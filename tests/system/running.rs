@@ -92,7 +92,7 @@ pub fn output_of(user: User, script: &str) -> Option<String> {
     Some(said)
 }
 
-/// Asserts that a script prints these lines, whoever runs zarrfs.
+/// Asserts that a script prints these lines, for root and for an ordinary user.
 #[track_caller]
 fn assert_lines(script: &str, expected: &[&str]) {
     for user in USERS {

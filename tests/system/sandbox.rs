@@ -35,6 +35,15 @@ fn has_sandbox() -> bool {
     has
 }
 
+/// Returns whether the probe can try the whole sandbox. Announces that the test is skipped if not.
+fn can_probe() -> bool {
+    if !cfg!(debug_assertions) {
+        announce("skipped: release builds have no probe");
+        return false;
+    }
+    has_sandbox()
+}
+
 /// Returns the value of a line of `.zarrfs/stats`.
 fn line(stats: &str, name: &str) -> String {
     let found = stats.lines().find_map(|line| line.strip_prefix(name));
@@ -133,10 +142,7 @@ fn assert_refused(outcomes: &BTreeMap<String, String>, calls: &[i64]) {
 
 #[test]
 fn a_codec_that_runs_code_reaches_nothing_outside_the_store() {
-    if !cfg!(debug_assertions) {
-        return announce("skipped: release builds have no probe");
-    }
-    if !has_sandbox() {
+    if !can_probe() {
         return;
     }
     let site = Site::new();
@@ -168,10 +174,7 @@ fn a_codec_that_runs_code_reaches_nothing_outside_the_store() {
 
 #[test]
 fn a_store_on_a_server_permits_its_port_alone() {
-    if !cfg!(debug_assertions) {
-        return announce("skipped: release builds have no probe");
-    }
-    if !has_sandbox() {
+    if !can_probe() {
         return;
     }
     let site = Site::new();

@@ -180,8 +180,9 @@ fn holder(file: &File) -> String {
     name.unwrap_or_else(|| "another process".to_string())
 }
 
-/// Names a process that holds a lock. The argument is the inode number of the file and that of the
-/// process, which is not positive for an open-file lock. Returns `None` if /proc does not show it.
+/// Names a process that holds a lock. `argument` has two numbers: the inode of the file, and the
+/// process, or a number below 1 for the lock of an open file. Returns `None` if /proc does not show
+/// the process.
 pub fn name_holder(argument: &str) -> Option<String> {
     let (inode, pid) = argument.split_once(' ')?;
     let (inode, pid): (u64, i32) = (inode.parse().ok()?, pid.parse().ok()?);

@@ -42,7 +42,7 @@ pub(super) struct TemporaryName {
     namespace: Option<u32>,
 }
 
-/// Reads what the names of temporary files state of this process. A sandbox hides it later.
+/// Reads the namespace that names of temporary files state. A sandbox hides it later.
 pub(super) fn prepare() {
     LazyLock::force(&NAMESPACE);
 }
