@@ -244,7 +244,8 @@ fn end_with(parent: Pid) -> std::io::Result<()> {
 
 /// Returns `word` with the path in each place of `wanted`.
 fn replaced(word: &OsStr, wanted: &OsStr, path: &Path) -> OsString {
-    let (word, wanted) = (word.as_bytes(), wanted.as_bytes());
+    let word = word.as_bytes();
+    let wanted = wanted.as_bytes();
     let mut out = Vec::new();
     let mut rest = word;
     while let Some((&byte, tail)) = rest.split_first() {
@@ -537,7 +538,8 @@ fn read_signal(mut signals: &File) -> Option<WaitEnd> {
     let mut info = [0; size_of::<libc::signalfd_siginfo>()];
     signals.read_exact(&mut info).ok()?;
     let field = |at: usize| Some(i32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?));
-    let (signal, code) = (field(0)?, field(8)?);
+    let signal = field(0)?;
+    let code = field(8)?;
     // codes of processes are not positive; the kernel sends SIGALRM at the end of alarm(2)
     let is_of_terminal = code > 0 && [SIGHUP, SIGINT, SIGQUIT].contains(&signal);
     Some(WaitEnd::Signal(signal, is_of_terminal))

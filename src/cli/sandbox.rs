@@ -292,13 +292,18 @@ fn port_of(url: &str) -> Option<u16> {
     }
 }
 
+/// Returns a variable of the guard.
+fn variable(name: &str) -> Result<PathBuf> {
+    let value = std::env::var_os(name).map(PathBuf::from);
+    value.ok_or_else(|| Error::system(libc::EPERM))
+}
+
+fn text(argument: &[u8]) -> Result<&str> {
+    str::from_utf8(argument).map_err(|_| Error::system(libc::EINVAL))
+}
+
 /// Runs a service in the guard.
 pub fn serve(service: &str, argument: &[u8]) -> Result<Answer> {
-    let variable = |name: &str| {
-        let value = std::env::var_os(name).map(PathBuf::from);
-        value.ok_or_else(|| Error::system(libc::EPERM))
-    };
-    let invalid = |_| Error::system(libc::EINVAL);
     match service {
         logger::OPEN_LOG => {
             let file = logger::open(&variable(LOG_FILE)?).map_err(|e| Error::io(e.message))?;
@@ -312,7 +317,7 @@ pub fn serve(service: &str, argument: &[u8]) -> Result<Answer> {
             spill_file::unnamed_file(&directory).map(Answer::of_file)
         }
         zarrfs_store::NAME_HOLDER => {
-            let name = zarrfs_store::name_holder(str::from_utf8(argument).map_err(invalid)?);
+            let name = zarrfs_store::name_holder(text(argument)?);
             let name = name.ok_or_else(|| Error::system(libc::ENOENT))?;
             Ok(Answer::of_bytes(name.into_bytes()))
         }
@@ -323,7 +328,7 @@ pub fn serve(service: &str, argument: &[u8]) -> Result<Answer> {
         #[cfg(feature = "remote")]
         zarrfs_remote::FIND_HOST => {
             variable(HAS_SERVERS)?;
-            let host = str::from_utf8(argument).map_err(invalid)?;
+            let host = text(argument)?;
             zarrfs_remote::find_host(host).map(Answer::of_bytes)
         }
         _ => Err(Error::system(libc::EOPNOTSUPP)),

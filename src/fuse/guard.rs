@@ -175,7 +175,9 @@ impl MountGuard {
             .env(GUARDED, std::process::id().to_string())
             .current_dir("/")
             .stdin(theirs);
-        keep_mount_capability();
+        if let Err(e) = keep_mount_capability() {
+            log::debug!("the guard process may be unable to unmount: {e}");
+        }
         command.spawn()?;
         Ok(MountGuard {
             socket,
@@ -255,19 +257,14 @@ impl DirectoryCalls for GuardCalls {
 
 /// Lets a program that this thread starts mount and unmount if it may do so itself: a user other
 /// than root would lose that in the namespace of `zarrfs run`.
-fn keep_mount_capability() {
-    let kept = || {
-        let mut sets = capabilities(None)?;
-        if !geteuid().is_root() && sets.effective.contains(CapabilitySet::SYS_ADMIN) {
-            sets.inheritable |= CapabilitySet::SYS_ADMIN;
-            set_capabilities(None, sets)?;
-            configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)?;
-        }
-        rustix::io::Result::Ok(())
-    };
-    if let Err(e) = kept() {
-        log::debug!("the guard process may be unable to unmount: {e}");
+fn keep_mount_capability() -> rustix::io::Result<()> {
+    let mut sets = capabilities(None)?;
+    if !geteuid().is_root() && sets.effective.contains(CapabilitySet::SYS_ADMIN) {
+        sets.inheritable |= CapabilitySet::SYS_ADMIN;
+        set_capabilities(None, sets)?;
+        configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)?;
     }
+    Ok(())
 }
 
 /// Opens the file that ends the connection. The open file belongs to this connection even if
@@ -392,7 +389,8 @@ fn take_requests(serve: RunService) {
         let (Some(kind), Some(answer)) = (kind, files.into_iter().next()) else {
             continue;
         };
-        let (mount, argument) = (mount.clone(), argument.to_vec());
+        let mount = mount.clone();
+        let argument = argument.to_vec();
         // without a thread the answer is that the socket is closed
         let _ = thread::Builder::new().spawn(move || {
             let done = mount.carry_out(kind, &argument, serve);

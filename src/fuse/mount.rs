@@ -187,7 +187,8 @@ impl Mountpoint {
         directories: &[(PathBuf, PathAccess)],
         variables: &[(&str, OsString)],
     ) -> Result<()> {
-        let (device, place) = (self.device.as_deref(), self.place.as_ref());
+        let device = self.device.as_deref();
+        let place = self.place.as_ref();
         let guard = MountGuard::start(device, place, directories, variables)
             .map_err(|e| e.context("the guard process"))?;
         self.guard = Some(Arc::new(guard));

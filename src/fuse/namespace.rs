@@ -129,7 +129,8 @@ fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
 /// Enters a user namespace in which this user and group have their own numbers, and a mount
 /// namespace below it. The kernel lets no mount out of such a namespace.
 fn enter_user_namespace() -> Result<(), Errno> {
-    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    let user = geteuid().as_raw();
+    let group = getegid().as_raw();
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
     // the kernel takes the map of groups only if the process can drop none
     write_setting("/proc/self/setgroups", "deny")?;

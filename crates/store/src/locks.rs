@@ -185,7 +185,8 @@ fn holder(file: &File) -> String {
 /// the process.
 pub fn name_holder(argument: &str) -> Option<String> {
     let (inode, pid) = argument.split_once(' ')?;
-    let (inode, pid): (u64, i32) = (inode.parse().ok()?, pid.parse().ok()?);
+    let inode: u64 = inode.parse().ok()?;
+    let pid: i32 = pid.parse().ok()?;
     let pid = if pid > 0 {
         pid.to_string()
     } else {
