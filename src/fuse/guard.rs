@@ -400,7 +400,8 @@ fn take_requests(serve: RunService) {
 }
 
 /// Sends the first message: the device number, and for each place a letter and the name in the
-/// directory of a descriptor, all divided by zeros.
+/// directory of a descriptor, all divided by zeros. The owner of a directory stands before its
+/// name: another directory may have taken its place before the guard receives the message.
 fn send_places(
     socket: BorrowedFd,
     device: Option<&str>,
@@ -409,21 +410,23 @@ fn send_places(
 ) -> Result<()> {
     let mut message = device.unwrap_or_default().as_bytes().to_vec();
     let mut files = Vec::new();
-    let mut add = |kind: u8, name: &OsStr, above: BorrowedFd<'_>| {
-        message.extend([0, kind]);
+    let mut add = |kind: &str, name: &OsStr, above: BorrowedFd<'_>| {
+        message.push(0);
+        message.extend(kind.as_bytes());
         message.extend(name.as_bytes());
         files.push(rustix::io::fcntl_dupfd_cloexec(above, 0)?);
         rustix::io::Result::Ok(())
     };
     if let Some(place) = place {
-        add(b'm', place.name(), place.parent())?;
+        add("m", place.name(), place.parent())?;
     }
     for directory in directories.iter().take(MAX_DESCRIPTORS - 1) {
         let kind = match directory.access {
-            PathAccess::Write => b'w',
-            _ => b'r',
+            PathAccess::Write => 'w',
+            _ => 'r',
         };
-        add(kind, &directory.name, directory.above.as_fd())?;
+        let kind = format!("{kind}{}/", directory.owner);
+        add(&kind, &directory.name, directory.above.as_fd())?;
     }
     let files: Vec<BorrowedFd> = files.iter().map(|file| file.as_fd()).collect();
     Ok(send(socket, &message, &files)?)
@@ -448,21 +451,14 @@ impl GuardedMount {
             directories: Vec::new(),
         };
         for (part, above) in parts.zip(files) {
-            let Some((kind, name)) = part.split_first() else {
-                continue;
-            };
-            let name = OsString::from_vec(name.to_vec());
-            let access = match kind {
-                b'm' => {
-                    mount.place = Some(MountPlace::new(above, name));
-                    continue;
-                }
-                b'w' => PathAccess::Write,
-                _ => PathAccess::Read,
-            };
-            mount
-                .directories
-                .extend(GuardedDirectory::new(above, name, access).ok());
+            if let Some(name) = part.strip_prefix(b"m") {
+                let name = OsString::from_vec(name.to_vec());
+                mount.place = Some(MountPlace::new(above, name));
+            } else {
+                mount
+                    .directories
+                    .extend(GuardedDirectory::from_message(above, part));
+            }
         }
         Ok(mount)
     }
@@ -535,18 +531,29 @@ impl GuardedDirectory {
     /// with the root directory and mountpoints.
     fn of(path: &Path, access: PathAccess) -> Option<Self> {
         let above = open_directory(path.parent()?).ok()?;
-        GuardedDirectory::new(above, path.file_name()?.to_owned(), access).ok()
-    }
-
-    fn new(above: OwnedFd, name: OsString, access: PathAccess) -> Result<Self> {
         let mut directory = GuardedDirectory {
             above,
-            name,
+            name: path.file_name()?.to_owned(),
             owner: 0,
             access,
         };
-        directory.owner = fstat(directory.open_any()?)?.st_uid;
-        Ok(directory)
+        directory.owner = fstat(directory.open_any().ok()?).ok()?.st_uid;
+        Some(directory)
+    }
+
+    /// Returns the directory of a part of the message of [`send_places`].
+    fn from_message(above: OwnedFd, part: &[u8]) -> Option<Self> {
+        let (kind, rest) = part.split_first()?;
+        let slash = rest.iter().position(|byte| *byte == b'/')?;
+        Some(GuardedDirectory {
+            above,
+            name: OsString::from_vec(rest[slash + 1..].to_vec()),
+            owner: str::from_utf8(&rest[..slash]).ok()?.parse().ok()?,
+            access: match kind {
+                b'w' => PathAccess::Write,
+                _ => PathAccess::Read,
+            },
+        })
     }
 
     /// Opens the directory at the place, as the store finds it (`store/directory/root.rs`).

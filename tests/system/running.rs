@@ -285,7 +285,7 @@ END
         printf '\003' >&4
         wait $!
         exec 4>&-
-        grep -o 'code.*' typed
+        tr -d '\r' <typed | sed 's/^^C//'
         cat said
         two_bytes
         left
