@@ -278,8 +278,8 @@ fn an_interrupt_of_the_terminal_is_for_the_command() {
 END
         mkfifo keys
         chmod 666 keys
-        # a shell has its programs in the background ignore the signal
-        code env --default-signal=INT script -qec "$RUN sample.zarr -- sh job" /dev/null <keys >typed &
+        # a shell has its programs in the background ignore the signal, and sh -c may wait for the program
+        code env --default-signal=INT script -qec "exec $RUN sample.zarr -- sh job" /dev/null <keys >typed &
         exec 4>keys
         wait_for '[ -e seen ]'
         printf '\003' >&4
