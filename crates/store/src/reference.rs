@@ -14,17 +14,17 @@ mod place;
 mod targets;
 mod template;
 
-use super::reopening::{OpenedValue, Reopening, prefix_in, present};
+use super::reopening::{OpenedValue, Reopening, prefix_in};
 use super::sorted_names::{SortedEntries, SortedListing, SortedNames};
 use super::{EntryKind, Key, Listing, Readable, Stat, Store, Version, check_size};
 use index::{Reference, ReferenceIndex, Referenced};
 use json_text::JsonText;
 pub use place::TargetPlace;
-use place::target_error;
+pub(crate) use place::target_error;
 use std::ops::Range;
 use std::sync::Arc;
 pub use targets::TargetRoot;
-use targets::TargetRoots;
+pub(crate) use targets::{TargetRoots, check_end};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
@@ -244,23 +244,6 @@ impl ReferenceStore {
         self.opened.known(|| self.open_again())
     }
 
-    /// Calls `read` with the value of a target.
-    ///
-    /// # Errors
-    ///
-    /// EIO if the target is missing: it must not look like a key without a reference, whose value
-    /// is the fill value.
-    fn read<T>(
-        &self,
-        target: &str,
-        read: impl FnOnce(&dyn Store, &Key) -> Result<Option<T>>,
-    ) -> Result<T> {
-        let value = self.targets.find(target)?;
-        read(&*value.store, &value.key)
-            .and_then(|found| found.ok_or_else(|| Error::damaged("is missing")))
-            .map_err(|e| target_error(target, present(e)))
-    }
-
     /// Reads the bytes of `part`, relative to `offset`, of a target that must have `len` bytes
     /// there.
     fn read_part(
@@ -270,20 +253,8 @@ impl ReferenceStore {
         part: Range<u64>,
         value: &mut Vec<u8>,
     ) -> Result<Stat> {
-        let end = part.end.min(len);
-        let start = part.start.min(end);
-        self.read(target, |store, key| {
-            let range = offset.saturating_add(start)..offset.saturating_add(end);
-            let Some(stat) = store.get_range(key, range, value)? else {
-                return Ok(None);
-            };
-            check_end(&stat, offset, len)?;
-            if value.len() as u64 == end - start {
-                Ok(Some(opened.of_target(&stat, offset, len)))
-            } else {
-                Err(Error::damaged("is cut short"))
-            }
-        })
+        let stat = self.targets.read_part((target, offset, len), part, value)?;
+        Ok(opened.of_target(&stat, offset, len))
     }
 
     /// Returns the metadata of a name. `latest` is the target that was looked at before, with its
@@ -309,7 +280,7 @@ impl ReferenceStore {
         };
         let stat = match latest {
             Some((known, stat)) if *known == target => stat.clone(),
-            _ => self.read(target, |store, key| store.stat(key))?,
+            _ => self.targets.read(target, |store, key| store.stat(key))?,
         };
         *latest = Some((target, stat.clone()));
         let (offset, len) = range.unwrap_or((0, stat.size));
@@ -338,7 +309,9 @@ impl Readable for ReferenceStore {
                 self.read_part(&opened, (target, offset, len), 0..len, value)?
             }
             Some(Referenced::Whole(target)) => {
-                let version = self.read(target, |store, key| store.get(key, limit, value))?;
+                let version = self
+                    .targets
+                    .read(target, |store, key| store.get(key, limit, value))?;
                 let size = value.len() as u64;
                 opened.of_target(&Stat::value(size, opened.stat.modified, version), 0, size)
             }
@@ -363,7 +336,9 @@ impl Readable for ReferenceStore {
                 len,
             }) => self.read_part(&opened, (target, offset, len), range, value)?,
             Some(Referenced::Whole(target)) => {
-                let stat = self.read(target, |store, key| store.get_range(key, range, value))?;
+                let stat = self
+                    .targets
+                    .read(target, |store, key| store.get_range(key, range, value))?;
                 opened.of_target(&stat, 0, stat.size)
             }
         };
@@ -425,20 +400,6 @@ impl Readable for ReferenceStore {
 }
 
 impl Store for ReferenceStore {}
-
-/// Checks that a target is a value with the bytes of a reference.
-fn check_end(target: &Stat, offset: u64, len: u64) -> Result<()> {
-    if target.kind != EntryKind::Value {
-        return Err(Error::damaged("is not a file"));
-    }
-    let size = target.size;
-    match offset.checked_add(len) {
-        Some(end) if end <= size => Ok(()),
-        _ => Err(Error::damaged(format!(
-            "has {size} bytes, and not {len} from byte {offset} on"
-        ))),
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -227,7 +227,7 @@ pub(super) fn refused(why: &str) -> Error {
 }
 
 /// Adds the target to an error.
-pub(super) fn target_error(target: &str, e: Error) -> Error {
+pub(crate) fn target_error(target: &str, e: Error) -> Error {
     e.context(format!("the target {}", shown(target)))
 }
 

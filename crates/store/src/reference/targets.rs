@@ -3,9 +3,10 @@
 
 use super::place::{TargetPlace, refused, target_error};
 use crate::reopening::present;
-use crate::{Key, Store};
+use crate::{EntryKind, Key, Stat, Store};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use zarrfs_base::error::Result;
+use zarrfs_base::error::{Error, Result};
 
 /// A function that opens the store at a prefix.
 type OpenTargets = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -22,13 +23,13 @@ pub struct TargetRoot {
 }
 
 /// A target that may be read: a value of a store.
-pub(super) struct TargetValue {
-    pub store: Arc<dyn Store>,
-    pub key: Key,
+struct TargetValue {
+    store: Arc<dyn Store>,
+    key: Key,
 }
 
 /// All prefixes.
-pub(super) struct TargetRoots {
+pub(crate) struct TargetRoots {
     /// Place of the folder of the document.
     folder: TargetPlace,
     roots: Vec<TargetRoot>,
@@ -126,10 +127,60 @@ impl TargetRoots {
     /// # Errors
     ///
     /// EACCES for a target below no prefix. It is not looked at.
-    pub fn find(&self, target: &str) -> Result<TargetValue> {
+    fn find(&self, target: &str) -> Result<TargetValue> {
         let (root, key) = self.root_of(target)?;
         let store = root.store().map_err(|e| target_error(target, present(e)))?;
         Ok(TargetValue { store, key })
+    }
+
+    /// Calls `read` with the value of a target.
+    ///
+    /// # Errors
+    ///
+    /// EIO if the target is missing: it must not look like a key without a reference, whose value
+    /// is the fill value.
+    pub fn read<T>(
+        &self,
+        target: &str,
+        read: impl FnOnce(&dyn Store, &Key) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let value = self.find(target)?;
+        read(&*value.store, &value.key)
+            .and_then(|found| found.ok_or_else(|| Error::damaged("is missing")))
+            .map_err(|e| target_error(target, present(e)))
+    }
+
+    /// Reads the bytes of `part`, relative to `offset`, of a target that must have `len` bytes
+    /// there. Returns the metadata of the target.
+    pub fn read_part(
+        &self,
+        (target, offset, len): (&str, u64, u64),
+        part: Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> Result<Stat> {
+        let end = part.end.min(len);
+        let start = part.start.min(end);
+        self.read(target, |store, key| {
+            let range = offset.saturating_add(start)..offset.saturating_add(end);
+            let Some(stat) = store.get_range(key, range, value)? else {
+                return Ok(None);
+            };
+            check_end(&stat, offset, len)?;
+            if value.len() as u64 == end - start {
+                Ok(Some(stat))
+            } else {
+                Err(Error::damaged("is cut short"))
+            }
+        })
+    }
+
+    /// Returns the largest number of requests that may be in flight to a prefix.
+    pub fn max_concurrency(&self) -> usize {
+        let remote = self.roots.iter().filter(|root| root.place.is_remote());
+        remote
+            .filter_map(|root| Some(root.store().ok()?.concurrency()))
+            .max()
+            .unwrap_or(1)
     }
 
     /// Checks that a target is below a prefix.
@@ -155,5 +206,19 @@ impl TargetRoots {
             .iter()
             .filter_map(|root| root.store.get())
             .for_each(|store| store.forget(&Key::root()));
+    }
+}
+
+/// Checks that a target is a value with the bytes of a reference.
+pub(crate) fn check_end(target: &Stat, offset: u64, len: u64) -> Result<()> {
+    if target.kind != EntryKind::Value {
+        return Err(Error::damaged("is not a file"));
+    }
+    let size = target.size;
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::damaged(format!(
+            "has {size} bytes, and not {len} from byte {offset} on"
+        ))),
     }
 }
