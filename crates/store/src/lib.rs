@@ -1,11 +1,13 @@
 //! Stores: maps from keys to bytes. One submodule per kind of store, and wrappers that cache the
 //! answers of remote stores.
 //!
-//! This crate knows keys, values and versions; it must not know Zarr.
+//! This crate knows keys, values and versions; it must not know Zarr, but for the spelling of chunk
+//! keys in `icechunk`.
 
 mod counted;
 mod directory;
 mod disk_cache;
+mod icechunk;
 mod key;
 mod level;
 mod level_cache;
@@ -31,6 +33,7 @@ mod zip;
 pub use counted::{Counted, get_counted, get_end_by_stat};
 pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;
+pub use icechunk::{IceCommit, IceHistory, IceHistoryStore, IceRef, IcechunkStore, ObjectId};
 pub use key::{Key, MAX_DEPTH, escaped};
 pub use level::{FirstNames, PagedListing, Reach, ValuePage, ValuePages};
 pub use level_cache::LevelCache;
@@ -441,6 +444,18 @@ pub trait Readable: Send + Sync {
     /// Returns the value as an open local file, if it is one.
     fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
         self.below().map_or(Ok(None), |below| below.file(key))
+    }
+
+    /// Returns which version of the store is read, if `key` is the root of what is read of a
+    /// repository that keeps versions.
+    fn commit_at(&self, key: &Key) -> Result<Option<(IceRef, IceCommit)>> {
+        self.below().map_or(Ok(None), |below| below.commit_at(key))
+    }
+
+    /// Returns the names of the versions in the repository of the store, and the latest `count`
+    /// versions up to the one that is read.
+    fn history(&self, count: usize) -> Result<Option<IceHistory>> {
+        self.below().map_or(Ok(None), |below| below.history(count))
     }
 
     /// Returns the location of the store, for messages and the mount table.

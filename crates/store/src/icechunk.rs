@@ -1,0 +1,679 @@
+//! A read-only store in a repository of Icechunk, in one of its snapshots: documents from the
+//! snapshot, and chunks that lie in manifests, in files of the repository, or in targets, which are
+//! read as those of references. A branch is looked up again after a file was opened; all else never
+//! changes, so that it is neither revalidated nor read twice.
+//!
+//! The files are hostile: each is checked when it is opened, and targets are read only below the
+//! prefixes that the caller gives. The format is that of the specifications 1, 2 and 2.1.
+
+mod chunk_keys;
+mod chunk_listing;
+mod flat;
+mod flex;
+mod history_store;
+mod ice_file;
+mod manifest;
+mod manifests;
+mod object_id;
+mod repository;
+mod snapshot;
+
+use super::reference::{TargetRoots, check_end, target_error};
+use super::reopening::{OpenedValue, Reopening};
+use super::sorted_names::SortedListing;
+use super::{
+    EntryKind, Key, Listing, Readable, Stat, Store, TargetPlace, TargetRoot, Version, both,
+    check_size,
+};
+use chunk_keys::ChunkKey;
+use chunk_listing::ChunkListing;
+pub use history_store::IceHistoryStore;
+use ice_file::IceFileKind;
+use manifest::{ChunkPlace, IceManifest, TargetCondition};
+use manifests::IceManifests;
+pub use object_id::ObjectId;
+use percent_encoding::percent_decode_str;
+use repository::{FoundSnapshot, IceRepository, RepositoryFile};
+pub use repository::{IceHistory, IceRef};
+pub use snapshot::IceCommit;
+use snapshot::{IceArray, IceDocument, IceSnapshot};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory;
+use zarrfs_base::stats::Stats;
+
+/// Time for which the file on a server that names a snapshot is current after it was opened: that
+/// for which answers of servers are, if the user sets none.
+const NEW: Duration = Duration::from_secs(1);
+
+/// A store in a repository.
+pub struct IcechunkStore {
+    wanted: IceRef,
+    /// When the snapshot was looked up first.
+    begun: Instant,
+    manifests: Arc<IceManifests>,
+    targets: Arc<TargetRoots>,
+    opened: Reopening<OpenRepository>,
+    /// The containers of virtual chunks, for a snapshot that was opened by its identifier.
+    containers: OnceLock<Vec<(String, String)>>,
+    concurrency: OnceLock<usize>,
+    stats: Arc<Stats>,
+}
+
+/// A repository with the snapshot that was opened.
+struct OpenRepository(FoundSnapshot);
+
+impl OpenedValue for OpenRepository {
+    fn stat(&self) -> &Stat {
+        &self.0.stat
+    }
+}
+
+/// What a key names.
+enum IceValue<'a> {
+    Document(&'a IceDocument),
+    Chunk(FoundChunk),
+    Prefix,
+    Nothing,
+}
+
+/// A chunk that has a reference.
+struct FoundChunk {
+    manifest: Arc<IceManifest>,
+    place: ChunkPlace,
+}
+
+impl IcechunkStore {
+    /// Opens the repository at the root of the store `below`, whose place is `folder`, in the
+    /// snapshot that `wanted` leads to. Targets are read below `roots`. A manifest that exceeds
+    /// memory is kept in a file in the directory `spill`.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotFound`](zarrfs_base::error::Kind::NotFound) if there is no such branch, tag or
+    /// snapshot.
+    pub fn open(
+        below: Arc<dyn Store>,
+        wanted: IceRef,
+        folder: TargetPlace,
+        roots: Vec<TargetRoot>,
+        spill: Option<PathBuf>,
+    ) -> Result<Self> {
+        let repository = IceRepository::new(below.clone(), spill);
+        let found = repository.find(&wanted, None)?;
+        Ok(IcechunkStore {
+            wanted,
+            begun: Instant::now(),
+            opened: Reopening::new(below, found.key.clone(), OpenRepository(found)),
+            manifests: IceManifests::new(repository),
+            targets: Arc::new(TargetRoots::new(folder, roots)),
+            containers: OnceLock::new(),
+            concurrency: OnceLock::new(),
+            stats: Arc::default(),
+        })
+    }
+
+    /// The prefixes of values that never change.
+    pub const IMMUTABLE: [&'static str; 2] = ["snapshots", "manifests"];
+
+    /// Returns whether a file begins as those of a repository do.
+    pub fn begins_file(bytes: &[u8]) -> bool {
+        bytes.starts_with(ice_file::MAGIC)
+    }
+
+    /// Returns whether a store holds a repository: the file of the second version, or the branches
+    /// of the first. Where the store can list, one listing tells.
+    pub fn is_in(store: &dyn Store) -> Result<bool> {
+        let root = Key::root();
+        if store.lists_all() {
+            let mut names = store.list(&root)?.take(repository::MAX_LISTED);
+            return Ok(names.any(|entry| {
+                entry.is_ok_and(|entry| match &*entry.name {
+                    repository::REPOSITORY => entry.kind == EntryKind::Value,
+                    repository::REFERENCES => entry.is_prefix(),
+                    _ => false,
+                })
+            }));
+        }
+        for key in [repository::REPOSITORY, "refs/branch.main/ref.json"] {
+            if store.stat(&root.join(key))?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Checks bytes as a file of a repository, without the files that it names, and returns the
+    /// number of names or references in it.
+    ///
+    /// # Errors
+    ///
+    /// Those of a damaged file.
+    pub fn check(file: &[u8]) -> Result<usize> {
+        let kind = IceFileKind::of(file)?;
+        let bytes = ice_file::decode(file, kind)?;
+        match kind {
+            IceFileKind::Snapshot => Ok(IceSnapshot::new(bytes, None, None)?.check()),
+            IceFileKind::Manifest => Ok(IceManifest::new(bytes, None)?.check()),
+            IceFileKind::Repository => RepositoryFile(bytes).check(),
+        }
+    }
+
+    /// Records in `stats` that groups and arrays are left out.
+    pub fn with_stats(self, stats: Arc<Stats>) -> Self {
+        let store = IcechunkStore { stats, ..self };
+        store.record_left_out(&store.opened.current());
+        store
+    }
+
+    /// Returns a store of another snapshot of the same repository, which shares the manifests.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`IcechunkStore::open`].
+    pub(super) fn at(&self, wanted: IceRef) -> Result<Self> {
+        let found = self.manifests.repository.find(&wanted, None)?;
+        Ok(IcechunkStore {
+            wanted,
+            begun: Instant::now(),
+            opened: Reopening::new(
+                self.files().clone(),
+                found.key.clone(),
+                OpenRepository(found),
+            ),
+            manifests: self.manifests.clone(),
+            targets: self.targets.clone(),
+            containers: OnceLock::new(),
+            concurrency: self.concurrency.clone(),
+            stats: self.stats.clone(),
+        })
+    }
+
+    /// Returns the store with the files of the repository.
+    fn files(&self) -> &Arc<dyn Store> {
+        &self.manifests.repository.below
+    }
+
+    fn record_left_out(&self, opened: &OpenRepository) {
+        let why = "groups and arrays are left out, since their paths cannot be keys";
+        let refused = opened.0.snapshot.refused.as_deref();
+        self.stats.names_left_out(&self.opened.key, refused, why);
+    }
+
+    fn open_again(&self) -> Result<OpenRepository> {
+        let known = self.opened.current();
+        let found = self
+            .manifests
+            .repository
+            .find(&self.wanted, Some(&known.0.snapshot))?;
+        let opened = OpenRepository(found);
+        self.record_left_out(&opened);
+        Ok(opened)
+    }
+
+    /// Returns the snapshot after checking that it is current.
+    fn fresh(&self) -> Result<Arc<OpenRepository>> {
+        let is_new = || !self.manifests.repository.is_local() && self.begun.elapsed() < NEW;
+        if !self.wanted.can_move() || is_new() {
+            self.known()
+        } else {
+            self.opened.fresh(|| self.open_again())
+        }
+    }
+
+    /// Returns the snapshot, after checking that it is current if a file was opened since the last
+    /// check.
+    fn known(&self) -> Result<Arc<OpenRepository>> {
+        if self.wanted.can_move() {
+            self.opened.known(|| self.open_again())
+        } else {
+            Ok(self.opened.current())
+        }
+    }
+
+    fn find<'a>(&self, snapshot: &'a IceSnapshot, key: &Key) -> Result<IceValue<'a>> {
+        if let Some(document) = snapshot.document(key.as_str()) {
+            return Ok(IceValue::Document(document));
+        }
+        if snapshot.is_prefix(key.as_str()) {
+            return Ok(IceValue::Prefix);
+        }
+        let Some((array, rest)) = snapshot.array_of(key.as_str())? else {
+            return Ok(IceValue::Nothing);
+        };
+        let found = match array.encoding.parse_key(rest, array.dimensions) {
+            None => false,
+            Some(ChunkKey::All) => !array.manifests.is_empty(),
+            Some(ChunkKey::Begin(begin)) => self.has_any(&array, &begin)?,
+            Some(ChunkKey::Chunk(place)) => {
+                let chunk = self.chunk(&array, &place)?;
+                return Ok(chunk.map_or(IceValue::Nothing, IceValue::Chunk));
+            }
+        };
+        Ok(if found {
+            IceValue::Prefix
+        } else {
+            IceValue::Nothing
+        })
+    }
+
+    /// Returns the reference of a chunk; `None` if it has the fill value.
+    fn chunk(&self, array: &IceArray, place: &[u32]) -> Result<Option<FoundChunk>> {
+        // the extents of manifests do not overlap
+        let Some(named) = array.manifests.iter().find(|named| named.may_hold(place)) else {
+            return Ok(None);
+        };
+        let manifest = self.manifests.get(named.id)?;
+        let found = manifest.find(&array.node, place);
+        let found = found.map_err(|e| self.manifests.named(named.id, e))?;
+        Ok(found.map(|place| FoundChunk { manifest, place }))
+    }
+
+    /// Returns whether there are chunks whose places begin with `begin`.
+    fn has_any(&self, array: &IceArray, begin: &[u32]) -> Result<bool> {
+        for named in array.manifests.iter().filter(|named| named.may_hold(begin)) {
+            let range = self.manifests.get(named.id)?.range(&array.node, begin);
+            if !range
+                .map_err(|e| self.manifests.named(named.id, e))?
+                .is_empty()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the metadata of a chunk. That of chunks in the repository needs no request, and so
+    /// that of targets whose references tell whether they are unchanged.
+    fn stat_of_chunk(
+        &self,
+        opened: &OpenRepository,
+        chunk: &FoundChunk,
+        latest: &mut Option<(String, Stat)>,
+    ) -> Result<Stat> {
+        let snapshot = &opened.0.snapshot;
+        match &chunk.place {
+            ChunkPlace::Inline(range) => {
+                let _memory = memory::take(range.len())?;
+                let mut bytes = Vec::new();
+                chunk.manifest.bytes().read(range.clone(), &mut bytes)?;
+                Ok(snapshot.stat_of_bytes(&bytes))
+            }
+            ChunkPlace::Native { id, offset, len } => {
+                let stat = snapshot.stat_of_version(*len, version_of(id, *offset, *len));
+                if !self.manifests.repository.is_local() {
+                    return Ok(stat);
+                }
+                let key = chunk_key(*id);
+                let file = self.files().stat(&key).map_err(|e| self.named(&key, e))?;
+                let file = file.ok_or_else(|| self.named(&key, Error::damaged("is missing")))?;
+                Ok(stat.restricted(file.permissions))
+            }
+            ChunkPlace::Virtual {
+                location,
+                offset,
+                len,
+                unchanged,
+            } => {
+                let target = self.target(opened, location)?;
+                if *unchanged != TargetCondition::Unstated && !self.manifests.repository.is_local()
+                {
+                    self.targets.check(&target)?;
+                    return Ok(of_target(
+                        snapshot,
+                        &target,
+                        None,
+                        (*offset, *len),
+                        unchanged,
+                    ));
+                }
+                let stat = match latest {
+                    Some((known, stat)) if *known == target => stat.clone(),
+                    _ => self.targets.read(&target, |store, key| store.stat(key))?,
+                };
+                *latest = Some((target.clone(), stat.clone()));
+                check_end(&stat, *offset, *len)
+                    .and_then(|()| check_unchanged(&stat, unchanged))
+                    .map_err(|e| target_error(&target, e))?;
+                Ok(of_target(
+                    snapshot,
+                    &target,
+                    Some(&stat),
+                    (*offset, *len),
+                    unchanged,
+                ))
+            }
+        }
+    }
+
+    /// Reads a part of a chunk, and returns the metadata of all of it.
+    fn read_chunk(
+        &self,
+        opened: &OpenRepository,
+        chunk: &FoundChunk,
+        part: Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> Result<Stat> {
+        let snapshot = &opened.0.snapshot;
+        match &chunk.place {
+            ChunkPlace::Inline(range) => {
+                chunk.manifest.bytes().read(range.clone(), value)?;
+                let stat = snapshot.stat_of_bytes(value);
+                let end = part.end.min(stat.size) as usize;
+                value.truncate(end);
+                value.drain(..(part.start as usize).min(end));
+                Ok(stat)
+            }
+            ChunkPlace::Native { id, offset, len } => {
+                let end = part.end.min(*len);
+                let range = offset + part.start.min(end)..offset + end;
+                let key = chunk_key(*id);
+                let read = self.files().get_range(&key, range.clone(), value);
+                let file = read
+                    .and_then(|file| file.ok_or_else(|| Error::damaged("is missing")))
+                    .and_then(|file| check_end(&file, *offset, *len).map(|()| file))
+                    .map_err(|e| self.named(&key, e))?;
+                if value.len() as u64 != range.end - range.start {
+                    return Err(self.named(&key, Error::damaged("is cut short")));
+                }
+                let stat = snapshot.stat_of_version(*len, version_of(id, *offset, *len));
+                Ok(stat.restricted(file.permissions))
+            }
+            ChunkPlace::Virtual {
+                location,
+                offset,
+                len,
+                unchanged,
+            } => {
+                let target = self.target(opened, location)?;
+                let stat = self
+                    .targets
+                    .read_part((&target, *offset, *len), part, value)?;
+                if let Err(e) = check_unchanged(&stat, unchanged) {
+                    value.clear();
+                    return Err(target_error(&target, e));
+                }
+                Ok(of_target(
+                    snapshot,
+                    &target,
+                    Some(&stat),
+                    (*offset, *len),
+                    unchanged,
+                ))
+            }
+        }
+    }
+
+    /// Returns the target that a location names, relative to a container or as a URL, in the
+    /// spelling of references.
+    fn target(&self, opened: &OpenRepository, location: &str) -> Result<String> {
+        let Some((scheme, rest)) = location.split_once("://") else {
+            return Err(Error::damaged(format!("the target {location}: not a URL")));
+        };
+        if scheme == "vcc" {
+            let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
+            let containers = match &*opened.0.containers {
+                [] => self.all_containers()?,
+                containers => containers,
+            };
+            let container = containers.iter().find(|(known, _)| known == name);
+            let (_, prefix) = container.ok_or_else(|| {
+                Error::denied(format!(
+                    "the target {location}: the repository names no such container"
+                ))
+            })?;
+            return Ok(plain_target(&format!(
+                "{}/{rest}",
+                prefix.trim_end_matches('/')
+            )));
+        }
+        Ok(plain_target(location))
+    }
+
+    /// Returns the containers of the repository, which is read for them once.
+    fn all_containers(&self) -> Result<&[(String, String)]> {
+        if let Some(containers) = self.containers.get() {
+            return Ok(containers);
+        }
+        let containers = self.manifests.repository.containers()?;
+        Ok(self.containers.get_or_init(|| containers))
+    }
+
+    /// Adds the name of a file of the repository to an error. A missing one must not look like a
+    /// missing key.
+    fn named(&self, key: &Key, e: Error) -> Error {
+        self.manifests.named_key(key, e)
+    }
+
+    fn stat_in(
+        &self,
+        opened: &OpenRepository,
+        key: &Key,
+        latest: &mut Option<(String, Stat)>,
+    ) -> Result<Option<Stat>> {
+        let snapshot = &opened.0.snapshot;
+        match self.find(snapshot, key)? {
+            IceValue::Document(document) => snapshot.stat(document).map(Some),
+            IceValue::Chunk(chunk) => self.stat_of_chunk(opened, &chunk, latest).map(Some),
+            IceValue::Prefix => Ok(Some(snapshot.stat_of_prefix())),
+            IceValue::Nothing => Ok(None),
+        }
+    }
+}
+
+impl Readable for IcechunkStore {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        let opened = self.known()?;
+        let snapshot = &opened.0.snapshot;
+        let size = match self.find(snapshot, key)? {
+            IceValue::Document(document) => snapshot.len(document)?,
+            IceValue::Chunk(chunk) => match &chunk.place {
+                ChunkPlace::Inline(range) => range.len() as u64,
+                ChunkPlace::Native { len, .. } | ChunkPlace::Virtual { len, .. } => *len,
+            },
+            IceValue::Prefix | IceValue::Nothing => return Ok(None),
+        };
+        check_size(size, limit)?;
+        Ok(self
+            .get_range(key, 0..size, value)?
+            .map(|stat| stat.version))
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let opened = self.known()?;
+        let snapshot = &opened.0.snapshot;
+        match self.find(snapshot, key)? {
+            IceValue::Document(document) => {
+                snapshot.read(document, range, value)?;
+                snapshot.stat(document).map(Some)
+            }
+            IceValue::Chunk(chunk) => self.read_chunk(&opened, &chunk, range, value).map(Some),
+            IceValue::Prefix | IceValue::Nothing => Ok(None),
+        }
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.stat_in(&*self.fresh()?, key, &mut None)
+    }
+
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
+        let opened = match self.fresh() {
+            Ok(opened) => opened,
+            Err(e) => {
+                keys.map(|_| Err(e.clone())).all(each);
+                return;
+            }
+        };
+        // chunks of one file are neighbors, and one request tells of all of them
+        let mut latest = None;
+        for key in keys {
+            if !each(self.stat_in(&opened, &key, &mut latest)) {
+                return;
+            }
+        }
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        let opened = self.fresh()?;
+        let snapshot = &opened.0.snapshot;
+        let is_node = snapshot.is_prefix(prefix.as_str());
+        let documents = is_node.then(|| SortedListing::new(snapshot.clone(), prefix).map(Ok));
+        let chunks = match snapshot.array_of(prefix.as_str())? {
+            None => None,
+            Some((array, rest)) => {
+                let begin = match array.encoding.parse_key(rest, array.dimensions) {
+                    _ if rest.is_empty() => Some(None),
+                    Some(ChunkKey::All) if !array.manifests.is_empty() => Some(Some(Vec::new())),
+                    Some(ChunkKey::Begin(begin)) if self.has_any(&array, &begin)? => {
+                        Some(Some(begin))
+                    }
+                    _ => None,
+                };
+                begin.map(|begin| ChunkListing::new(self.manifests.clone(), array, begin))
+            }
+        };
+        if documents.is_none() && chunks.is_none() {
+            return Err(Error::not_found("no such prefix in the snapshot"));
+        }
+        let chunks = chunks.into_iter().flatten();
+        Ok(Box::new(documents.into_iter().flatten().chain(chunks)))
+    }
+
+    fn concurrency(&self) -> usize {
+        *self.concurrency.get_or_init(|| {
+            self.files()
+                .concurrency()
+                .max(self.targets.max_concurrency())
+        })
+    }
+
+    fn forget(&self, _prefix: &Key) {
+        self.targets.forget();
+        if self.wanted.can_move() {
+            self.opened.forget();
+        }
+    }
+
+    fn commit_at(&self, key: &Key) -> Result<Option<(IceRef, IceCommit)>> {
+        if !key.is_root() {
+            return Ok(None);
+        }
+        let commit = self.fresh()?.0.snapshot.commit.clone();
+        Ok(Some((self.wanted.clone(), commit)))
+    }
+
+    fn history(&self, count: usize) -> Result<Option<IceHistory>> {
+        let id = self.fresh()?.0.snapshot.commit.id;
+        self.manifests.repository.history(id, count).map(Some)
+    }
+
+    fn location(&self) -> String {
+        self.files().location()
+    }
+}
+
+impl Store for IcechunkStore {}
+
+fn chunk_key(id: ObjectId) -> Key {
+    Key::root().join(&format!("chunks/{id}"))
+}
+
+/// Returns the version of a part of a file of the repository, which never changes.
+fn version_of(id: &ObjectId, offset: u64, len: u64) -> String {
+    format!("{id}/{offset:x}-{len:x}")
+}
+
+/// Returns the metadata of bytes of a target. Its version is that of the target or, if the
+/// reference tells whether the target is unchanged, what it tells.
+fn of_target(
+    snapshot: &IceSnapshot,
+    target: &str,
+    stat: Option<&Stat>,
+    (offset, len): (u64, u64),
+    unchanged: &TargetCondition,
+) -> Stat {
+    let state = match (unchanged, stat) {
+        (TargetCondition::EntityTag(tag), _) => format!("tag {tag}"),
+        (TargetCondition::LastModified(seconds), _) => format!("until {seconds}"),
+        (TargetCondition::Unstated, stat) => {
+            stat.map_or(String::new(), |stat| stat.version.lasting())
+        }
+    };
+    let version = snapshot
+        .stat_of_bytes(format!("{target}\0{state}").as_bytes())
+        .version;
+    let mut of_target = snapshot.stat_of_version(len, format!("{version}/{offset:x}-{len:x}"));
+    if let Some(stat) = stat {
+        of_target.permissions = both(of_target.permissions, stat.permissions);
+    }
+    of_target
+}
+
+/// Checks that a target is the one whose chunks were found.
+///
+/// # Errors
+///
+/// EIO if it was replaced: neither its bytes nor the fill value are those of the chunk.
+fn check_unchanged(target: &Stat, unchanged: &TargetCondition) -> Result<()> {
+    let changed =
+        |why: String| Error::damaged(format!("has changed since it was referenced: {why}"));
+    match unchanged {
+        TargetCondition::Unstated => Ok(()),
+        TargetCondition::LastModified(seconds) => {
+            let modified = target.modified.duration_since(SystemTime::UNIX_EPOCH);
+            if modified.unwrap_or_default().as_secs() <= u64::from(*seconds) {
+                return Ok(());
+            }
+            Err(changed(format!(
+                "it was modified after second {seconds} of 1970"
+            )))
+        }
+        TargetCondition::EntityTag(tag) => {
+            let now = match &target.version {
+                // as object_store makes the tags of local files
+                Version::File {
+                    inode,
+                    modified,
+                    size,
+                    ..
+                } => format!("{inode:x}-{:x}-{size:x}", modified / 1000),
+                Version::Tag(tag) => tag.clone(),
+                _ => String::new(),
+            };
+            if unquoted(&now) == unquoted(tag) {
+                return Ok(());
+            }
+            Err(changed(format!("its entity tag is {now}, not {tag}")))
+        }
+    }
+}
+
+fn unquoted(tag: &str) -> &str {
+    let inner = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+    inner.unwrap_or(tag)
+}
+
+/// Returns a URL as references spell it: without a query, and decoded unless it is that of a file
+/// or a web server, whose escapes references decode.
+fn plain_target(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    match url.split_once("://") {
+        Some((scheme, rest)) if !["file", "http", "https"].contains(&scheme) => {
+            format!(
+                "{scheme}://{}",
+                percent_decode_str(rest).decode_utf8_lossy()
+            )
+        }
+        _ => url.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

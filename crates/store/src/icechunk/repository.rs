@@ -1,0 +1,641 @@
+//! The branches, tags and snapshots of a repository: in the file `repo` of the second version
+//! (specification 2.1, section "Repo Info File", and `repo.fbs`), in a file for each of them below
+//! `refs/` in the first (specification 1, section "Reference Files").
+
+use super::flat::{FlatBytes, FlatTable, damaged};
+use super::flex;
+use super::ice_file::{self, IceFileKind};
+use super::object_id::ObjectId;
+use super::snapshot::{IceCommit, IceSnapshot, time_of};
+use crate::reopening::present;
+use crate::{Entry, EntryKind, Key, Permissions, Stat, Store, both};
+use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
+use percent_encoding::{CONTROLS, percent_decode_str, utf8_percent_encode};
+use std::collections::HashSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json;
+
+/// The fields of the tables.
+mod field {
+    pub const TAGS: usize = 1;
+    pub const BRANCHES: usize = 2;
+    pub const SNAPSHOTS: usize = 4;
+    pub const CONFIGURATION: usize = 9;
+    pub const NAME: usize = 0;
+    pub const SNAPSHOT: usize = 1;
+    pub const ID: usize = 0;
+    pub const PARENT: usize = 1;
+    pub const FLUSHED_AT: usize = 2;
+    pub const MESSAGE: usize = 3;
+}
+
+/// The key of the file of the second version.
+pub(super) const REPOSITORY: &str = "repo";
+
+/// The prefix of the branches and tags of the first version.
+pub(super) const REFERENCES: &str = "refs";
+
+/// The branch that each repository has.
+const MAIN: &str = "main";
+
+const BRANCH: &str = "branch";
+const TAG: &str = "tag";
+
+/// Maximum number of names in which those of a repository are looked for.
+pub(super) const MAX_LISTED: usize = 1000;
+
+/// Maximum size in bytes of the file of a branch or tag of the first version.
+const MAX_REFERENCE: u64 = 4 << 10;
+
+/// Maximum size in bytes of the configuration.
+const MAX_CONFIGURATION: usize = 1 << 20;
+
+/// Maximum number of snapshots of the first version, each in a file, that are searched for a time.
+const MAX_STEPS: usize = 10_000;
+
+/// Which snapshot of a repository is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IceRef {
+    /// The latest one of a branch.
+    Branch(String),
+    /// The one that a tag names.
+    Tag(String),
+    /// The one with this identifier.
+    Snapshot(ObjectId),
+    /// The latest one of the branch `main` at a time.
+    AsOf(SystemTime),
+}
+
+impl Default for IceRef {
+    fn default() -> Self {
+        IceRef::Branch(MAIN.to_string())
+    }
+}
+
+impl IceRef {
+    /// Parses `branch:NAME`, `tag:NAME`, `snapshot:ID` or `asof:TIME`.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) for any other text.
+    pub fn parse(text: &str) -> Result<Self> {
+        let forms = "branch:NAME, tag:NAME, snapshot:ID or asof:TIME";
+        let (kind, name) = text
+            .split_once(':')
+            .ok_or_else(|| Error::invalid(format!("not {forms}")))?;
+        match kind {
+            "branch" | "tag" if name.is_empty() => Err(Error::invalid("no name")),
+            "branch" => Ok(IceRef::Branch(name.to_string())),
+            "tag" => Ok(IceRef::Tag(name.to_string())),
+            "snapshot" => ObjectId::parse(name)
+                .map(IceRef::Snapshot)
+                .ok_or_else(|| Error::invalid("a snapshot has 20 digits of base 32")),
+            "asof" => parse_time(name).map(IceRef::AsOf).ok_or_else(|| {
+                Error::invalid(
+                    "not a time as 2026-01-31, 2026-01-31T12:30Z or 2026-01-31T12:30:59Z",
+                )
+            }),
+            _ => Err(Error::invalid(format!("not {forms}"))),
+        }
+    }
+
+    /// Returns whether it may lead to another snapshot later.
+    pub fn can_move(&self) -> bool {
+        matches!(self, IceRef::Branch(_))
+    }
+}
+
+impl fmt::Display for IceRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            IceRef::Branch(name) => write!(f, "branch:{name}"),
+            IceRef::Tag(name) => write!(f, "tag:{name}"),
+            IceRef::Snapshot(id) => write!(f, "snapshot:{id}"),
+            IceRef::AsOf(time) => {
+                write!(f, "asof:{}", DateTime::<Utc>::from(*time).format("%FT%TZ"))
+            }
+        }
+    }
+}
+
+/// Parses a time in UTC, or with an offset.
+fn parse_time(text: &str) -> Option<SystemTime> {
+    if let Ok(time) = DateTime::parse_from_rfc3339(text) {
+        return Some(time.into());
+    }
+    let plain = text.strip_suffix('Z').unwrap_or(text);
+    let time = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+        .iter()
+        .find_map(|form| NaiveDateTime::parse_from_str(plain, form).ok());
+    let day = || {
+        NaiveDate::parse_from_str(plain, "%Y-%m-%d")
+            .ok()?
+            .and_hms_opt(0, 0, 0)
+    };
+    Some(time.or_else(day)?.and_utc().into())
+}
+
+/// A snapshot that was found, and the file that names it.
+pub(super) struct FoundSnapshot {
+    pub key: Key,
+    /// Metadata of the file.
+    pub stat: Stat,
+    pub snapshot: Arc<IceSnapshot>,
+    /// The names and prefixes of the containers of virtual chunks.
+    pub containers: Vec<(String, String)>,
+}
+
+/// All that names snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IceHistory {
+    /// The branches.
+    pub branches: Vec<(String, ObjectId)>,
+    /// The tags.
+    pub tags: Vec<(String, ObjectId)>,
+    /// The latest snapshots of the branch or tag that is read, latest first.
+    pub log: Vec<IceCommit>,
+}
+
+/// The files of a repository.
+pub(super) struct IceRepository {
+    pub below: Arc<dyn Store>,
+    /// The directory for files that exceed memory.
+    spill: Option<PathBuf>,
+    /// Whether the repository is of the first version. It is not asked for the file of the second
+    /// one again.
+    is_first: AtomicBool,
+}
+
+impl IceRepository {
+    pub fn new(below: Arc<dyn Store>, spill: Option<PathBuf>) -> Self {
+        // a listing, which the store may know, costs no request more
+        let listed = below.lists_all().then(|| below.list(&Key::root()).ok());
+        let names: Option<Vec<Entry>> = listed
+            .flatten()
+            .and_then(|names| names.take(MAX_LISTED).collect::<Result<_>>().ok());
+        let is_first = names.is_some_and(|names| {
+            names.len() < MAX_LISTED && names.iter().all(|entry| entry.name != REPOSITORY)
+        });
+        IceRepository {
+            is_first: AtomicBool::new(is_first),
+            below,
+            spill,
+        }
+    }
+
+    /// Reads the file of the second version; `None` if the repository is of the first one.
+    fn file(&self) -> Result<Option<(RepositoryFile, Stat)>> {
+        if self.is_first.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let key = Key::root().join(REPOSITORY);
+        let file = self.read(&key, IceFileKind::Repository)?;
+        Ok(file.map(|(file, stat)| (RepositoryFile(file), stat)))
+    }
+
+    /// Returns the snapshot that `wanted` leads to. The snapshot `known` is not read again.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotFound`](zarrfs_base::error::Kind::NotFound) if there is no repository, or it has
+    /// no such branch, tag or snapshot.
+    pub fn find(&self, wanted: &IceRef, known: Option<&Arc<IceSnapshot>>) -> Result<FoundSnapshot> {
+        if let IceRef::Snapshot(id) = wanted {
+            // the containers alone need the file of the repository
+            let snapshot = self.snapshot(*id, None, known)?;
+            return Ok(FoundSnapshot {
+                key: snapshot_key(*id),
+                stat: snapshot.stat_of_version(0, id.to_string()),
+                snapshot,
+                containers: Vec::new(),
+            });
+        }
+        let key = Key::root().join(REPOSITORY);
+        if let Some((repository, stat)) = self.file()? {
+            let id = repository.find(wanted).map_err(|e| e.context(&key))?;
+            return Ok(FoundSnapshot {
+                snapshot: self.snapshot(id, Some(&key), known)?,
+                key,
+                stat,
+                containers: repository.containers(),
+            });
+        }
+        let (key, stat, id) = self.find_v1(wanted)?;
+        self.is_first.store(true, Ordering::Relaxed);
+        Ok(FoundSnapshot {
+            snapshot: self.snapshot(id, Some(&key), known)?,
+            key,
+            stat,
+            containers: Vec::new(),
+        })
+    }
+
+    /// Returns the containers of virtual chunks that the file of the repository names.
+    pub fn containers(&self) -> Result<Vec<(String, String)>> {
+        let file = self.file()?;
+        Ok(file.map_or(Vec::new(), |(repository, _)| repository.containers()))
+    }
+
+    fn read(&self, key: &Key, kind: IceFileKind) -> Result<Option<(FlatBytes, Stat)>> {
+        ice_file::read(&*self.below, key, kind, self.spill.as_deref()).map_err(|e| e.context(key))
+    }
+
+    /// Reads a file that another one names.
+    ///
+    /// # Errors
+    ///
+    /// EIO if it is missing: it must not look like a key without a value.
+    pub fn read_named(&self, key: &Key, kind: IceFileKind) -> Result<(FlatBytes, Stat)> {
+        let found = self.read(key, kind).map_err(present)?;
+        found.ok_or_else(|| Error::io("is missing").context(key))
+    }
+
+    /// Reads the snapshot `id`, which the file `named_by` names if one does.
+    fn snapshot(
+        &self,
+        id: ObjectId,
+        named_by: Option<&Key>,
+        known: Option<&Arc<IceSnapshot>>,
+    ) -> Result<Arc<IceSnapshot>> {
+        if let Some(known) = known.filter(|known| known.commit.id == id) {
+            return Ok(known.clone());
+        }
+        let key = snapshot_key(id);
+        let bytes = if named_by.is_some() {
+            self.read_named(&key, IceFileKind::Snapshot)?.0
+        } else {
+            let read = self.read(&key, IceFileKind::Snapshot)?;
+            read.ok_or_else(|| Error::not_found(format!("no snapshot {id}")))?
+                .0
+        };
+        let mut permissions = self.permissions(&key)?;
+        if let Some(named_by) = named_by {
+            permissions = both(permissions, self.permissions(named_by)?);
+        }
+        let snapshot = IceSnapshot::new(bytes, Some(id), permissions);
+        snapshot.map(Arc::new).map_err(|e| e.context(&key))
+    }
+
+    /// Returns the permissions of a local file, and of the directories above it.
+    fn permissions(&self, key: &Key) -> Result<Option<Permissions>> {
+        if self.is_local() {
+            Ok(self.below.stat(key)?.and_then(|stat| stat.permissions))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Returns whether values are files of this machine, whose permissions count.
+    pub fn is_local(&self) -> bool {
+        self.below.concurrency() == 1
+    }
+
+    /// Returns the snapshot that a repository of the first version leads to, and the file that
+    /// names it.
+    fn find_v1(&self, wanted: &IceRef) -> Result<(Key, Stat, ObjectId)> {
+        let (kind, name) = match wanted {
+            IceRef::Tag(name) => (TAG, name.as_str()),
+            IceRef::Branch(name) => (BRANCH, name.as_str()),
+            _ => (BRANCH, MAIN),
+        };
+        // icechunk spells names in other letters than ASCII so in directories
+        let escaped = utf8_percent_encode(name, CONTROLS).to_string();
+        let mut found = None;
+        for spelled in [name, &escaped] {
+            if found.is_none() && !name.contains(['/', '\0']) {
+                found = self.reference(kind, spelled)?;
+            }
+        }
+        let found = found.ok_or_else(|| Error::not_found(format!("no {kind} {name}")));
+        let (key, stat, mut id) = found?;
+        if let IceRef::AsOf(time) = wanted {
+            let mut ancestors = self.ancestors_v1(id);
+            let found = ancestors.find(|commit| {
+                commit.as_ref().is_err() || commit.as_ref().is_ok_and(|c| c.time <= *time)
+            });
+            id = found
+                .ok_or_else(|| Error::not_found("no snapshot is so old"))??
+                .id;
+        }
+        Ok((key, stat, id))
+    }
+
+    /// Reads the file of a branch or tag of the first version, whose name is spelled as in its key.
+    /// Returns its key, its metadata and its snapshot; `None` if it does not exist or was deleted.
+    fn reference(&self, kind: &str, name: &str) -> Result<Option<(Key, Stat, ObjectId)>> {
+        let key = Key::root().join(&format!("{REFERENCES}/{kind}.{name}/ref.json"));
+        let mut text = Vec::new();
+        let stat = self.below.get_range(&key, 0..MAX_REFERENCE, &mut text)?;
+        let Some(stat) = stat.filter(|stat| stat.kind == EntryKind::Value) else {
+            return Ok(None);
+        };
+        let deleted = key.parent().join("ref.json.deleted");
+        if kind == TAG && self.below.stat(&deleted)?.is_some() {
+            return Ok(None);
+        }
+        let parsed = json::parse(&text).ok();
+        let id = parsed.and_then(|text| ObjectId::parse(text.get("snapshot")?.as_str()?));
+        let id = id.ok_or_else(|| Error::damaged("damaged: names no snapshot").context(&key))?;
+        Ok(Some((key, stat, id)))
+    }
+
+    /// Returns a snapshot of the first version and those before it.
+    fn ancestors_v1(&self, id: ObjectId) -> impl Iterator<Item = Result<IceCommit>> {
+        let mut next = Some(id);
+        let mut seen = HashSet::new();
+        std::iter::from_fn(move || {
+            let id = next.take()?;
+            if !seen.insert(id) || seen.len() > MAX_STEPS {
+                return Some(Err(Error::damaged(
+                    "damaged: the snapshots before it form a cycle",
+                )));
+            }
+            let read = self.read_named(&snapshot_key(id), IceFileKind::Snapshot);
+            let snapshot = read.and_then(|(bytes, _)| IceSnapshot::new(bytes, Some(id), None));
+            Some(snapshot.map(|snapshot| {
+                next = snapshot.parent;
+                snapshot.commit
+            }))
+        })
+    }
+
+    /// Returns the identifiers of all snapshots.
+    pub fn snapshots(&self) -> Result<Vec<ObjectId>> {
+        if let Some((repository, _)) = self.file()? {
+            return repository.ids().map_err(|e| e.context(REPOSITORY));
+        }
+        let names = self.below.list(&Key::root().join("snapshots"))?;
+        names
+            .filter_map(|entry| entry.map(|entry| ObjectId::parse(&entry.name)).transpose())
+            .collect()
+    }
+
+    /// Returns the branches and tags, and the latest `count` snapshots up to `id`.
+    pub fn history(&self, id: ObjectId, count: usize) -> Result<IceHistory> {
+        if let Some((repository, _)) = self.file()? {
+            let history = repository.history(id, count);
+            return history.map_err(|e| e.context(REPOSITORY));
+        }
+        let mut history = IceHistory {
+            log: self.ancestors_v1(id).take(count).collect::<Result<_>>()?,
+            ..IceHistory::default()
+        };
+        for entry in self.below.list(&Key::root().join(REFERENCES))? {
+            let name = entry?.name;
+            let (found, kind, spelled) = match name.split_once('.') {
+                Some((BRANCH, name)) => (&mut history.branches, BRANCH, name),
+                Some((TAG, name)) => (&mut history.tags, TAG, name),
+                _ => continue,
+            };
+            let Some((_, _, id)) = self.reference(kind, spelled)? else {
+                continue;
+            };
+            let name = if self.is_local() {
+                percent_decode_str(spelled).decode_utf8_lossy()
+            } else {
+                spelled.into()
+            };
+            found.push((name.into_owned(), id));
+        }
+        history.branches.sort();
+        history.tags.sort();
+        Ok(history)
+    }
+}
+
+fn snapshot_key(id: ObjectId) -> Key {
+    Key::root().join(&format!("snapshots/{id}"))
+}
+
+/// The file of a repository of the second version.
+pub(super) struct RepositoryFile(pub FlatBytes);
+
+impl RepositoryFile {
+    /// Returns the branches or the tags.
+    fn references(&self, field: usize) -> Result<Vec<(String, ObjectId)>> {
+        let tables = self.0.root()?.required(field, 4)?.tables();
+        let mut len = 0;
+        let references = tables.map(|reference| {
+            let reference = reference?;
+            let name = reference.string(field::NAME)?.ok_or_else(damaged)?;
+            // many references may share a long name
+            len += name.len();
+            if len > self.0.len() {
+                return Err(damaged());
+            }
+            let snapshot = self.snapshot(reference.u32(field::SNAPSHOT)? as usize)?;
+            Ok((name, self.commit(snapshot)?.id))
+        });
+        references.collect()
+    }
+
+    fn snapshot(&self, number: usize) -> Result<FlatTable<'_>> {
+        self.0.root()?.required(field::SNAPSHOTS, 4)?.table(number)
+    }
+
+    fn commit(&self, snapshot: FlatTable) -> Result<IceCommit> {
+        Ok(IceCommit {
+            id: ObjectId(snapshot.inline(field::ID)?.ok_or_else(damaged)?),
+            time: time_of(snapshot.u64(field::FLUSHED_AT)?),
+            message: snapshot.string(field::MESSAGE)?.unwrap_or_default(),
+        })
+    }
+
+    fn ids(&self) -> Result<Vec<ObjectId>> {
+        let snapshots = self.0.root()?.required(field::SNAPSHOTS, 4)?;
+        let ids = snapshots.tables().map(|snapshot| {
+            let id = snapshot?.inline(field::ID)?;
+            id.map(ObjectId).ok_or_else(damaged)
+        });
+        ids.collect()
+    }
+
+    /// Returns a snapshot and those before it.
+    fn ancestors(&self, id: ObjectId) -> Result<impl Iterator<Item = Result<IceCommit>>> {
+        let snapshots = self.0.root()?.required(field::SNAPSHOTS, 4)?;
+        let mut next = None;
+        for (number, snapshot) in snapshots.tables().enumerate() {
+            if snapshot?.inline(field::ID)? == Some(id.0) {
+                next = Some(number);
+                break;
+            }
+        }
+        let mut steps = 0;
+        Ok(std::iter::from_fn(move || {
+            let snapshot = self.snapshot(next.take()?);
+            steps += 1;
+            if steps > snapshots.len() {
+                return Some(Err(Error::damaged(
+                    "damaged: the snapshots before it form a cycle",
+                )));
+            }
+            Some(snapshot.and_then(|snapshot| {
+                let parent = snapshot
+                    .inline(field::PARENT)?
+                    .map_or(0, i32::from_le_bytes);
+                next = usize::try_from(parent).ok();
+                self.commit(snapshot)
+            }))
+        }))
+    }
+
+    /// Returns the snapshot that `wanted` leads to.
+    fn find(&self, wanted: &IceRef) -> Result<ObjectId> {
+        let named = |field, kind, name: &str| {
+            let references = self.references(field)?.into_iter();
+            let mut found = references.filter(|(known, _)| known == name);
+            let found = found.next().map(|(_, id)| id);
+            found.ok_or_else(|| Error::not_found(format!("no {kind} {name}")))
+        };
+        match wanted {
+            IceRef::Branch(name) => named(field::BRANCHES, "branch", name),
+            IceRef::Tag(name) => named(field::TAGS, "tag", name),
+            IceRef::Snapshot(id) => Ok(*id),
+            IceRef::AsOf(time) => {
+                let main = named(field::BRANCHES, "branch", MAIN)?;
+                for commit in self.ancestors(main)? {
+                    let commit = commit?;
+                    if commit.time <= *time {
+                        return Ok(commit.id);
+                    }
+                }
+                Err(Error::not_found("no snapshot is so old"))
+            }
+        }
+    }
+
+    /// Returns the containers of virtual chunks. A configuration that cannot be read names none.
+    fn containers(&self) -> Vec<(String, String)> {
+        let root = self.0.root();
+        let configuration =
+            root.and_then(|root| root.bytes(field::CONFIGURATION, MAX_CONFIGURATION));
+        flex::containers(&configuration.ok().flatten().unwrap_or_default())
+    }
+
+    /// Looks for all that can be found, and returns the number of branches and tags.
+    pub fn check(&self) -> Result<usize> {
+        let names = self.containers().len();
+        let main = self.find(&IceRef::default())?;
+        let _ = self.find(&IceRef::AsOf(SystemTime::UNIX_EPOCH));
+        let history = self.history(main, usize::MAX)?;
+        Ok(names + history.branches.len() + history.tags.len())
+    }
+
+    /// Returns the branches and tags, and the latest `count` snapshots up to `id`.
+    pub fn history(&self, id: ObjectId, count: usize) -> Result<IceHistory> {
+        Ok(IceHistory {
+            branches: self.references(field::BRANCHES)?,
+            tags: self.references(field::TAGS)?,
+            log: self.ancestors(id)?.take(count).collect::<Result<_>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::icechunk::flat::tests::FlatField::*;
+    use crate::icechunk::flat::tests::{FlatBuilder, flat};
+    use std::time::Duration;
+
+    fn name(name: &str, snapshot: u32) -> Vec<crate::icechunk::flat::tests::FlatField> {
+        vec![Bytes(name.as_bytes().to_vec()), U32(snapshot)]
+    }
+
+    /// Returns a repository whose snapshots have these parents and are a second apart.
+    fn repository(parents: &[i32], main: u32) -> RepositoryFile {
+        let snapshots = parents.iter().enumerate().map(|(n, parent)| {
+            let message = Bytes(format!("message {n}").into_bytes());
+            vec![
+                Struct(vec![n as u8; 12]),
+                U32(*parent as u32),
+                U64((n as u64 + 1) * 1_000_000),
+                message,
+            ]
+        });
+        let tags = vec![name("v1", 0)];
+        let branches = vec![name("main", main), name("other", 1)];
+        RepositoryFile(flat(FlatBuilder::build(vec![
+            U8(2),
+            Tables(tags),
+            Tables(branches),
+            Absent,
+            Tables(snapshots.collect()),
+        ])))
+    }
+
+    #[test]
+    fn branches_tags_and_times_lead_to_snapshots() {
+        let repository = repository(&[-1, 0, 0, 2], 3);
+        let find = |text: &str| {
+            let found = repository.find(&IceRef::parse(text).unwrap());
+            found.map(|id| id.0[0]).map_err(|e| e.message().to_string())
+        };
+        assert_eq!(find("branch:main"), Ok(3));
+        assert_eq!(find("branch:other"), Ok(1));
+        assert_eq!(find("tag:v1"), Ok(0));
+        assert_eq!(find("tag:main"), Err("no tag main".into()));
+        assert_eq!(find("asof:1970-01-01T00:00:03Z"), Ok(2));
+        assert_eq!(find("asof:1970-01-01T00:00:02Z"), Ok(0));
+        assert_eq!(find("asof:2026-01-31"), Ok(3));
+        assert_eq!(
+            find("asof:1970-01-01T00:00Z"),
+            Err("no snapshot is so old".into())
+        );
+        let history = repository.history(ObjectId([3; 12]), 2).unwrap();
+        let messages: Vec<&str> = history.log.iter().map(|commit| &*commit.message).collect();
+        assert_eq!(messages, ["message 3", "message 2"]);
+        assert_eq!((history.branches.len(), history.tags.len()), (2, 1));
+    }
+
+    #[test]
+    fn cycles_and_missing_snapshots_are_damage() {
+        for (parents, main) in [
+            (&[1, 0][..], 0),
+            (&[0][..], 0),
+            (&[7][..], 0),
+            (&[-1][..], 9),
+        ] {
+            let repository = repository(parents, main);
+            let wanted = IceRef::AsOf(SystemTime::UNIX_EPOCH);
+            let e = repository.find(&wanted).unwrap_err();
+            assert!(e.message().contains("damaged"), "{e}");
+        }
+    }
+
+    #[test]
+    fn references_are_parsed() {
+        for text in [
+            "main",
+            "branch:",
+            "tag:",
+            "snapshot:1",
+            "snapshot:../../../../../../..",
+            "asof:yesterday",
+            "commit:x",
+        ] {
+            assert!(IceRef::parse(text).is_err(), "{text}");
+        }
+        let time = |seconds| IceRef::AsOf(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        for (text, seconds) in [
+            ("asof:1970-01-02", 86_400),
+            ("asof:1970-01-01T00:01Z", 60),
+            ("asof:1970-01-01T01:00:01+01:00", 1),
+        ] {
+            assert_eq!(IceRef::parse(text).unwrap(), time(seconds), "{text}");
+        }
+        for text in [
+            "branch:x",
+            "tag:v1.0",
+            "snapshot:1CECHNKREP0F1RSTCMT0",
+            "asof:2026-01-31T00:00:00Z",
+        ] {
+            assert_eq!(IceRef::parse(text).unwrap().to_string(), text);
+        }
+    }
+}
