@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 use zarrfs_base::error::Result;
 use zarrfs_base::stats::Stats;
 
@@ -29,6 +30,8 @@ pub struct DiskCache {
     stats: Arc<Stats>,
     /// Whether an error of the disk was logged.
     warned: AtomicBool,
+    /// If only values that never change are cached: the prefixes of their keys.
+    immutable: Option<&'static [&'static str]>,
 }
 
 impl DiskCache {
@@ -52,6 +55,7 @@ impl DiskCache {
             directory,
             stats,
             warned: AtomicBool::new(false),
+            immutable: None,
         })
     }
 
@@ -61,6 +65,25 @@ impl DiskCache {
             location: format!("{}\0{server}", self.location),
             ..self
         }
+    }
+
+    /// Caches nothing but the values below these prefixes, which never change: they are used
+    /// without a report of the store below.
+    pub fn of_immutable(self, prefixes: &'static [&'static str]) -> Self {
+        DiskCache {
+            // apart from values that a layer above makes of them, and caches
+            location: format!("{}\0immutable", self.location),
+            immutable: Some(prefixes),
+            ..self
+        }
+    }
+
+    /// Returns whether the value of `key` is cached.
+    fn caches(&self, key: &Key) -> bool {
+        self.immutable.is_none_or(|prefixes| {
+            let first = key.as_str().split('/').next();
+            prefixes.iter().any(|prefix| Some(*prefix) == first)
+        })
     }
 
     /// Returns the name of a cached value. The NUL makes it unique, since no key contains one.
@@ -79,14 +102,21 @@ impl DiskCache {
         limit: u64,
         value: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
-        let cached = self
-            .directory
-            .get(hash(name))
+        let cached = self.caches(key).then(|| self.directory.get(hash(name)));
+        let cached = cached
+            .flatten()
             .and_then(|file| CachedFile::open(file, name));
         let Some(cached) = cached else {
             return Ok(None);
         };
-        let Some(now) = self.below.stat(key)? else {
+        let now = match self.immutable {
+            Some(_) => {
+                let version = Version::Tag(cached.version.clone());
+                Some(Stat::value(cached.size, SystemTime::UNIX_EPOCH, version))
+            }
+            None => self.below.stat(key)?,
+        };
+        let Some(now) = now else {
             return Ok(None);
         };
         if now.version.to_string() != cached.version || cached.size > limit {
@@ -102,7 +132,10 @@ impl DiskCache {
     }
 
     /// Inserts a value, unless it is too large.
-    fn insert(&self, name: &str, version: &Version, value: &[u8]) {
+    fn insert(&self, key: &Key, name: &str, version: &Version, value: &[u8]) {
+        if !self.caches(key) {
+            return;
+        }
         // a `Version::Count` is valid within this process only, an unstated one never
         if matches!(version, Version::Count(_) | Version::Unstated { .. }) {
             return;
@@ -140,8 +173,10 @@ impl Readable for DiskCache {
         }
         let version = self.below.get(key, limit, value)?;
         if let Some(version) = &version {
-            self.stats.disk_cache_misses.add(1);
-            self.insert(&name, version, value);
+            self.stats
+                .disk_cache_misses
+                .add(u64::from(self.caches(key)));
+            self.insert(key, &name, version, value);
         }
         Ok(version)
     }
@@ -154,9 +189,11 @@ impl Readable for DiskCache {
         let is_from_start = range.start == 0;
         let stat = self.below.get_range(key, range, value)?;
         if let Some(stat) = &stat {
-            self.stats.disk_cache_misses.add(1);
+            self.stats
+                .disk_cache_misses
+                .add(u64::from(self.caches(key)));
             if is_from_start && value.len() as u64 == stat.size {
-                self.insert(&name, &stat.version, value);
+                self.insert(key, &name, &stat.version, value);
             }
         }
         Ok(stat)
@@ -178,14 +215,14 @@ impl Readable for DiskCache {
 impl Store for DiskCache {
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let version = self.below.put(key, value)?;
-        self.insert(&self.name(key), &version, value);
+        self.insert(key, &self.name(key), &version, value);
         Ok(version)
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let version = self.below.put_if(key, value, replaces)?;
         if let Some(version) = &version {
-            self.insert(&self.name(key), version, value);
+            self.insert(key, &self.name(key), version, value);
         }
         Ok(version)
     }
