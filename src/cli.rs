@@ -65,7 +65,7 @@ use zarrfs_base::error::{Error, Kind};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::V1Order;
-use zarrfs_store::{DirectoryStore, Hint, Key, LockFiles, Store};
+use zarrfs_store::{DirectoryStore, Hint, IceRef, Key, LockFiles, Store};
 
 pub use stdio::Inherited;
 
@@ -217,6 +217,12 @@ struct StoreArgs {
     /// too. May be given several times.
     #[arg(long, value_name = "URL", help_heading = ACCESS)]
     allow_reference: Vec<StoreLocation>,
+    /// Read an Icechunk snapshot [default: branch:main]
+    ///
+    /// branch:NAME follows a branch, tag:NAME, snapshot:ID and asof:TIME name a snapshot for good.
+    /// TIME is as 2026-01-31T12:30Z, and is looked for in the branch main.
+    #[arg(long = "ref", value_name = "REF", value_parser = IceRef::parse, help_heading = ACCESS)]
+    snapshot: Option<IceRef>,
     #[command(flatten)]
     remote: RemoteArgs,
     /// Whether keys of unfinished writes are listed. Verbs that look for them set it.
@@ -231,9 +237,18 @@ struct StoreArgs {
     /// Whether the location is a directory of stores.
     #[arg(skip)]
     holds_stores: bool,
+    /// Whether all snapshots of a repository are shown, each in a directory.
+    #[arg(skip)]
+    shows_history: bool,
+    /// Whether the location is one above that of the store, where documents are looked for.
+    #[arg(skip)]
+    is_above: bool,
     /// The mountpoint, without links, which no reference may lead into.
     #[arg(skip)]
     mountpoint: Option<PathBuf>,
+    /// The directory of spill files, if a mount has another one.
+    #[arg(skip)]
+    spill: Option<PathBuf>,
 }
 
 /// How often a command reads a store.
@@ -445,8 +460,13 @@ impl StoreRequest<'_> {
             .skip(1)
             .take(LEVELS_ABOVE)
             .map_while(move |(location, key)| {
+                let args = StoreArgs {
+                    is_above: true,
+                    ..self.args.clone()
+                };
                 let above = StoreRequest {
                     location: &location,
+                    args: &args,
                     ..self
                 };
                 Some((above.open().ok()?, key))

@@ -526,12 +526,16 @@ impl CreateArgs {
         StoreArgs {
             v1_order: V1Order::Zarr1,
             allow_reference: Vec::new(),
+            snapshot: None,
             remote: self.remote.clone(),
             lists_unfinished: false,
             reading: Reading::Repeated,
             is_read_only: false,
             holds_stores: false,
+            shows_history: false,
+            is_above: false,
             mountpoint: None,
+            spill: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `zarrfs info`: lists the groups and arrays of a store, with their dimensions and sizes.
 
 use super::map::{ChunkMap, MapArea, Style, legend};
+use super::time::utc;
 use super::{
     CommandFailure, Reading, StoreArgs, StoreLocation, list_of, open_store, print, size, threads,
     warn_unlisted,
@@ -18,7 +19,7 @@ use zarrfs_base::json::{self, Value, json};
 use zarrfs_base::memory;
 use zarrfs_format::grid::Edges;
 use zarrfs_format::metadata::ArrayMetadata;
-use zarrfs_store::{Key, escaped};
+use zarrfs_store::{Key, Store, escaped};
 
 /// Maximum numbers of lines and panels of the map of a single array, and of one array among others.
 const FULL: (u64, u64) = (24, 16);
@@ -58,6 +59,9 @@ pub struct InfoArgs {
     #[command(flatten)]
     reading: StoreArgs,
 }
+
+/// Number of snapshots of a repository that are shown.
+const SNAPSHOTS: usize = 10;
 
 /// A group or array of the listing.
 struct InfoRow {
@@ -133,6 +137,11 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
         }
         (false, true) => as_tree(&rows, args.wide, style) + &legend(style),
         (false, false) => as_tree(&rows, args.wide, style),
+    };
+    let text = if args.json {
+        text
+    } else {
+        history_of(hierarchy.store())? + &text
     };
     print(text)?;
     // the listing has the error
@@ -346,6 +355,30 @@ fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
         }
     }
     text
+}
+
+/// Returns the branches and tags of a repository and its latest snapshots, the first of which is
+/// the one that is read; nothing for other stores.
+fn history_of(store: &dyn Store) -> Result<String> {
+    let Some(history) = store.history(SNAPSHOTS)? else {
+        return Ok(String::new());
+    };
+    let mut lines = Vec::new();
+    for (kind, names) in [("branch", &history.branches), ("tag", &history.tags)] {
+        lines.extend(
+            names
+                .iter()
+                .map(|(name, id)| format!("{kind} {name}: {id}")),
+        );
+    }
+    for commit in &history.log {
+        let message = commit.message.lines().next().unwrap_or_default();
+        lines.push(format!("{}  {}  {message}", commit.id, utc(commit.time)));
+    }
+    Ok(lines
+        .into_iter()
+        .map(|line| one_line(line) + "\n")
+        .collect())
 }
 
 /// Returns the name of a group or array, indented by its depth.

@@ -1,11 +1,14 @@
 //! Locations of stores on a command line: paths, archives and URLs, and the layers of stores that
 //! are opened for each. This module must not know what is in a store.
 
-use super::{CommandFailure, ExitCode, StoreArgs, WriteArgs, absolute, stats};
+use super::{
+    CommandFailure, ExitCode, LEVELS_ABOVE, StoreArgs, WriteArgs, absolute, spill_directory, stats,
+};
 use crate::array::hierarchy::{DOCUMENTS, REMOVED};
 use crate::fuse::{PATIENCE, STATISTICS, mount_of, read_control};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,8 +21,9 @@ use zarrfs_format::metadata::{
     GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA,
 };
 use zarrfs_store::{
-    DirectoryStore, DiskCache, Key, MemoryStore, MetadataCache, ObjectOptions, PagedListing,
-    PrefixStore, ReferenceStore, Store, TargetPlace, TargetRoot, ZipStore,
+    DirectoryStore, DiskCache, IceHistoryStore, IcechunkStore, Key, MemoryStore, MetadataCache,
+    ObjectOptions, PagedListing, PrefixStore, ReferenceStore, Store, TargetPlace, TargetRoot,
+    ZipStore,
 };
 
 /// URL schemes of remote stores.
@@ -361,6 +365,11 @@ impl StoreRequest<'_> {
         if let Some((file, inside)) = archive_at(path) {
             return self.open_file(path, file, inside);
         }
+        if let Some((root, inside)) = repository_at(&absolute(path)) {
+            let below = Arc::new(DirectoryStore::open(&root)?.replaceable(self.stats.clone()));
+            return self.open_repository(&StoreLocation::Path(root), below, &inside);
+        }
+        self.check_no_reference()?;
         check_no_parquet(path)?;
         let is_written = self.writing.is_some() && !self.args.is_read_only;
         if is_written {
@@ -439,9 +448,119 @@ impl StoreRequest<'_> {
                 self.open_references(&StoreLocation::Url(folder), below, name, &inside)?
             }
         } else {
-            Arc::new(self.open_server(url)?.with_documents(&DOCUMENTS))
+            let store = Arc::new(self.open_server(url)?.with_documents(&DOCUMENTS));
+            match self.repository_on_server(&parts, store.clone())? {
+                Some(ServedRepository {
+                    root,
+                    below,
+                    inside,
+                }) => {
+                    let below: Arc<dyn Store> = match self.disk_cache(&below)? {
+                        Some(cache) => Arc::new(cache.of_immutable(&IcechunkStore::IMMUTABLE)),
+                        None => below,
+                    };
+                    self.open_repository(&StoreLocation::Url(root), below, &inside)?
+                }
+                None => {
+                    self.check_no_reference()?;
+                    store
+                }
+            }
         };
         self.disk_cached(store)
+    }
+
+    /// Returns the repository that the location is or leads into. A store of Zarr costs no request
+    /// more: its documents are looked for anyway.
+    fn repository_on_server(
+        self,
+        parts: &UrlParts,
+        store: Arc<dyn Store>,
+    ) -> Result<Option<ServedRepository>, CommandFailure> {
+        if self.args.is_above {
+            return Ok(None);
+        }
+        let is_certain = self.args.snapshot.is_some() || self.args.shows_history;
+        // in the order in which documents are looked for: an error of the first one is final where
+        // the server can't list
+        let documents = [ZMETADATA, ZARR_JSON, ZARRAY, ZGROUP];
+        for name in documents.into_iter().filter(|_| !is_certain) {
+            match store.stat(&Key::root().join(name)) {
+                Ok(None) => {}
+                Err(e) if name == ZMETADATA && !store.lists_all() => {
+                    return Err(self.not_opened(e));
+                }
+                _ => return Ok(None),
+            }
+        }
+        let depth = parts.names.len();
+        if IcechunkStore::is_in(&*store).unwrap_or(false) {
+            return Ok(Some(ServedRepository {
+                root: parts.up_to(depth),
+                below: store,
+                inside: String::new(),
+            }));
+        }
+        if self.writing.is_some() && !is_certain {
+            return Ok(None);
+        }
+        let mut above = (0..depth).rev().take(LEVELS_ABOVE);
+        Ok(above.find_map(|depth| {
+            let root = parts.up_to(depth);
+            let below = Arc::new(self.open_server(&root).ok()?);
+            let is_repository = IcechunkStore::is_in(&*below).unwrap_or(false);
+            is_repository.then(|| ServedRepository {
+                root,
+                below,
+                inside: parts.names[depth..].join("/"),
+            })
+        }))
+    }
+
+    /// Opens `inside` in the repository at the root of the store `below`, whose location is `root`.
+    fn open_repository(
+        self,
+        root: &StoreLocation,
+        below: Arc<dyn Store>,
+        inside: &str,
+    ) -> Result<Arc<dyn Store>, CommandFailure> {
+        let (place, roots) = self.target_roots(root)?;
+        let wanted = self.args.snapshot.clone().unwrap_or_default();
+        let spill = self.args.spill.clone().unwrap_or_else(spill_directory);
+        let opened = IcechunkStore::open(below, wanted, place, roots, Some(spill));
+        let store = opened
+            .and_then(|store| {
+                let store = store.with_stats(self.stats.clone());
+                let store: Arc<dyn Store> = if self.args.shows_history {
+                    Arc::new(IceHistoryStore::new(store))
+                } else {
+                    Arc::new(store)
+                };
+                Ok(PrefixStore::at(store, Key::normalize(inside)?))
+            })
+            .map_err(|e| match e.kind() {
+                Kind::NotFound => CommandFailure::not_found(format!("{}: {e}", self.location)),
+                Kind::Damaged | Kind::Unsupported => {
+                    CommandFailure::not_zarr(format!("{}: {e}", self.location))
+                }
+                _ => e.context(self.location).into(),
+            })?;
+        match root {
+            StoreLocation::Path(_) if store.concurrency() > 1 => self.disk_cached(store),
+            _ => Ok(store),
+        }
+    }
+
+    /// Refuses `--ref` for what is no repository.
+    fn check_no_reference(self) -> Result<(), CommandFailure> {
+        if self.args.snapshot.is_none() {
+            return Ok(());
+        }
+        let why = format!(
+            "{}: no Icechunk repository; --ref is for those",
+            self.location
+        );
+        Err(CommandFailure::wrong_use(why))
     }
 
     /// Opens the values below a URL, with a cache of their metadata.
@@ -567,16 +686,32 @@ impl StoreRequest<'_> {
 
     /// Adds the disk cache, if the user asks for it.
     fn disk_cached(self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>, CommandFailure> {
+        Ok(match self.disk_cache(&store)? {
+            Some(cache) => Arc::new(cache),
+            None => store,
+        })
+    }
+
+    /// Returns the disk cache over a store, if the user asks for it.
+    fn disk_cache(self, store: &Arc<dyn Store>) -> Result<Option<DiskCache>, CommandFailure> {
         let remote = &self.args.remote;
         let Some(directory) = &remote.cache_dir else {
-            return Ok(store);
+            return Ok(None);
         };
         let directory = absolute(directory);
-        let cache = DiskCache::open(store, &directory, remote.cache_dir_size, self.stats.clone())?;
-        Ok(Arc::new(
-            cache.for_server(&server(remote.endpoint_url.clone())),
-        ))
+        let (store, limit) = (store.clone(), remote.cache_dir_size);
+        let cache = DiskCache::open(store, &directory, limit, self.stats.clone())?;
+        Ok(Some(cache.for_server(&server(remote.endpoint_url.clone()))))
     }
+}
+
+/// An Icechunk repository on a server.
+struct ServedRepository {
+    /// Its URL.
+    root: String,
+    below: Arc<dyn Store>,
+    /// The path in it that the location names.
+    inside: String,
 }
 
 /// Opens the stores that hold the targets of references.
@@ -635,6 +770,27 @@ fn begins_as_object(folder: &dyn Store, name: &str) -> bool {
         && json::without_mark(&begin)
             .trim_ascii_start()
             .starts_with(b"{")
+}
+
+/// Returns the directory of the repository that a path is or leads into, and the path in it. What
+/// exists below that directory is no group or array of the repository.
+fn repository_at(path: &Path) -> Option<(PathBuf, String)> {
+    let root = path.ancestors().find(|above| above.exists())?;
+    let file = root.join("repo");
+    let begins = || {
+        let mut begin = Vec::new();
+        let read =
+            std::fs::File::open(&file).and_then(|file| file.take(64).read_to_end(&mut begin));
+        read.is_ok() && IcechunkStore::begins_file(&begin)
+    };
+    let is_first =
+        || root.join("refs/branch.main/ref.json").is_file() && root.join("snapshots").is_dir();
+    let is_repository = file.is_file() && begins() || is_first();
+    if !is_repository || marks(root).is_some() {
+        return None;
+    }
+    let inside = path.strip_prefix(root).ok()?.to_str()?;
+    Some((root.to_path_buf(), inside.to_string()))
 }
 
 /// Refuses a directory of references in Parquet, which would look like a store without chunks.

@@ -111,6 +111,12 @@ pub struct ServedArgs {
     /// Nothing is read of a store before it is used.
     #[arg(long, conflicts_with = "synchronizer")]
     stores: bool,
+    /// Mount all snapshots of an Icechunk repository
+    ///
+    /// Shows each in a directory: branch/NAME, tag/NAME and snapshot/ID. A slash in a name is shown
+    /// as %2F. Nothing is read of a snapshot before it is used.
+    #[arg(long, conflicts_with_all = ["snapshot", "stores"])]
+    history: bool,
     #[command(flatten)]
     reading: ReadArgs,
     /// Bypass the kernel's page cache for flat bytes
@@ -592,7 +598,9 @@ fn open_hierarchy(
     let store_args = StoreArgs {
         is_read_only: args.read_only,
         holds_stores: args.stores,
+        shows_history: args.history,
         mountpoint: Some(mountpoint.to_path_buf()),
+        spill: Some(args.reading.spill_directory()),
         ..args.store_args.clone()
     };
     let request = StoreRequest {

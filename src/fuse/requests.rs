@@ -660,7 +660,10 @@ impl Filesystem for FuseServer {
         }
         self.dispatch(RequestKind::Xattrs, move |fs| {
             let value = RequestInfo::of("getxattr", inode).run(fs, || {
-                let all = if name.starts_with("user.zarr") {
+                let all = if ["user.zarr", "user.icechunk."]
+                    .iter()
+                    .any(|own| name.starts_with(own))
+                {
                     fs.xattrs(inode.0, Audience::Readers)?
                 } else {
                     Vec::new()

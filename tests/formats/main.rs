@@ -4,6 +4,7 @@ mod codecs;
 mod fuzz_corpus;
 mod header_command;
 mod headers;
+mod icechunk;
 mod images;
 mod netcdf;
 mod values_text;

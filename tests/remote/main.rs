@@ -2,6 +2,7 @@
 
 mod bucket_access;
 mod faults;
+mod icechunk;
 mod metrics;
 mod options;
 mod outages;

@@ -1,11 +1,13 @@
-//! Extended attributes: metadata and user attributes of arrays and their views as JSON, and the key
-//! of a chunk in the store.
+//! Extended attributes: metadata and user attributes of arrays and their views as JSON, the key of
+//! a chunk in the store, and the snapshot of a repository.
 
 use super::{Audience, Node, Tree, View};
 use crate::export;
+use chrono::{DateTime, SecondsFormat, Utc};
 use zarrfs_base::error::Result;
 use zarrfs_base::json::{self, Map, Value};
-use zarrfs_store::Key;
+use zarrfs_format::metadata::ZARR_JSON;
+use zarrfs_store::{IceRef, Key};
 
 /// Linux's limits in bytes: of a name, of a value, of a list of names.
 const MAX_NAME: usize = 255;
@@ -39,6 +41,23 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
             of_view(tree, node, (key, view), audience, &mut list)?;
         }
         _ => {}
+    }
+    if let Node::Directory(key) = node
+        && let Some((read, commit)) = tree.hierarchy().store().commit_at(key)?
+        && tree.may_tell(audience, node, &key.join(ZARR_JSON))?
+    {
+        let branch = match read {
+            IceRef::Branch(name) => Some(("branch", name)),
+            _ => None,
+        };
+        let time = DateTime::<Utc>::from(commit.time).to_rfc3339_opts(SecondsFormat::Micros, true);
+        let facts = [
+            ("snapshot", commit.id.to_string()),
+            ("message", commit.message),
+            ("time", time),
+        ];
+        let facts = facts.into_iter().chain(branch);
+        list.extend(facts.map(|(name, value)| (format!("user.icechunk.{name}"), value.into())));
     }
     if let Node::Chunk(key, name) = node {
         let (array, chunk) = tree.chunk(key, name)?;

@@ -1,0 +1,318 @@
+//! Icechunk repositories that the official packages have written: each array of each snapshot is
+//! compared with what the packages read. Virtual chunks lie in a folder that stands for the places
+//! in the references.
+
+use crate::support::{Mount, announce, copy_tree, errno, failure, names, test_data, text, zarrfs};
+use sha2::{Digest, Sha256};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use zarrfs::array::hierarchy::Hierarchy;
+use zarrfs::cache::{Cache, SpillOptions};
+use zarrfs::fs::tree::Tree;
+use zarrfs::fs::{Fs, Options};
+use zarrfs_base::error::Result;
+use zarrfs_base::json::Value;
+use zarrfs_base::stats::Stats;
+use zarrfs_format::metadata::V1Order;
+use zarrfs_store::{
+    DirectoryStore, IceRef, IcechunkStore, Key, Listing, Readable, Stat, Store, TargetPlace,
+    TargetRoot, Version,
+};
+
+/// The files of virtual chunks as the web server shows them: with one entity tag and one date.
+struct TaggedFiles(DirectoryStore);
+
+impl TaggedFiles {
+    fn tagged(stat: Stat) -> Stat {
+        Stat {
+            version: Version::Tag("\"zarrfs-fixture-1\"".to_string()),
+            modified: SystemTime::UNIX_EPOCH + Duration::from_secs(1_748_736_000),
+            ..stat
+        }
+    }
+}
+
+impl Readable for TaggedFiles {
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        self.0.get(key, limit, value)
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        Ok(self.0.get_range(key, range, value)?.map(Self::tagged))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        Ok(self.0.stat(key)?.map(Self::tagged))
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        self.0.list(prefix)
+    }
+
+    fn location(&self) -> String {
+        self.0.location()
+    }
+}
+
+impl Store for TaggedFiles {}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/icechunk")
+}
+
+/// Returns a file system with a snapshot of a repository.
+fn open(repository: &str, id: &str) -> Fs {
+    let targets = || DirectoryStore::open(&folder().join("virtual"));
+    let files = TargetPlace::of_path(Path::new("/zarrfs-fixture/virtual")).unwrap();
+    let web = TargetPlace::of_url("http://127.0.0.1:18965/virtual").unwrap();
+    let roots = vec![
+        TargetRoot::new(files, Box::new(move || Ok(Arc::new(targets()?)))),
+        TargetRoot::new(web, Box::new(move || Ok(Arc::new(TaggedFiles(targets()?))))),
+    ];
+    let place = TargetPlace::of_path(&folder().join(repository)).unwrap();
+    let below = Arc::new(DirectoryStore::open(&folder().join(repository)).unwrap());
+    let wanted = IceRef::parse(&format!("snapshot:{id}")).unwrap();
+    let store = IcechunkStore::open(below, wanted, place, roots, None).unwrap();
+    let stats = Arc::<Stats>::default();
+    let cache = Arc::new(Cache::new(16 << 20, stats.clone()));
+    let hierarchy = Hierarchy::new(Arc::new(store), V1Order::Zarr1, stats.clone());
+    hierarchy.check().unwrap();
+    let spill = SpillOptions {
+        directory: std::env::temp_dir(),
+        limit: 0,
+    };
+    let options = Options {
+        read_only: true,
+        resize: false,
+        threads: 1,
+        direct_io: false,
+        spill,
+    };
+    Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
+}
+
+/// Reads a file of a group or array.
+fn read(fs: &Fs, node: &str, name: &str) -> Result<Vec<u8>> {
+    let names = node
+        .split('/')
+        .filter(|name| !name.is_empty())
+        .chain([name]);
+    let mut inode = 1;
+    for name in names {
+        inode = fs.lookup(inode, name)?.inode;
+    }
+    let handle = fs.open(inode, false, false)?.handle;
+    let mut all = Vec::new();
+    loop {
+        let mut part = Vec::new();
+        let read = fs.read(handle, all.len() as u64, 1 << 20, &mut part);
+        if part.is_empty() || read.is_err() {
+            fs.change().release(handle);
+            return read.map(|()| all);
+        }
+        all.extend(part);
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits = Sha256::digest(bytes);
+    digits.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn arrays_have_the_values_that_the_packages_read() {
+    let digests = std::fs::read(folder().join("digests.json")).unwrap();
+    let digests = zarrfs_base::json::parse(&digests).unwrap();
+    let mut counts = [0; 3];
+    let mut faults = Vec::new();
+    for (repository, content) in digests.as_object().unwrap() {
+        for (id, snapshot) in content["snapshots"].as_object().unwrap() {
+            let fs = open(repository, id);
+            for (path, array) in snapshot["arrays"].as_object().unwrap() {
+                let name = format!("{repository} {id} {path}");
+                let found = read(&fs, path, "data.raw");
+                match (&array["sha256"], &array["error"], found) {
+                    (Value::String(expected), _, Ok(mut bytes)) => {
+                        // flat bytes have the order of the document
+                        if path.ends_with("/big-endian") {
+                            bytes.chunks_mut(4).for_each(|item| item.reverse());
+                        }
+                        counts[0] += 1;
+                        if hex(&bytes) != *expected {
+                            faults.push(format!(
+                                "{name}: {} {} bytes",
+                                array["dtype"],
+                                bytes.len()
+                            ));
+                        }
+                    }
+                    (Value::Null, Value::String(_), Err(e)) => {
+                        counts[1] += 1;
+                        let expected = if path.ends_with("outside")
+                            || path.ends_with("no-container")
+                            || path.ends_with("dots")
+                        {
+                            libc::EACCES
+                        } else {
+                            libc::EIO
+                        };
+                        if e.errno() != expected {
+                            faults.push(format!("{name}: {e}"));
+                        }
+                    }
+                    (Value::Null, Value::Null, _) => counts[2] += 1,
+                    (_, _, Ok(_)) => {
+                        faults.push(format!("{name}: read, which the package refuses"))
+                    }
+                    (_, _, Err(e)) => faults.push(format!("{name}: {e}")),
+                }
+            }
+        }
+    }
+    let [equal, refused, strings] = counts;
+    announce(&format!(
+        "{equal} arrays read as the packages do, {refused} refused as by them, {strings} of strings"
+    ));
+    assert!(
+        faults.is_empty(),
+        "{} faults: {}",
+        faults.len(),
+        faults.join("\n")
+    );
+    assert!(equal >= 250 && refused >= 30);
+}
+
+/// Returns the part of `digests.json` about a repository.
+fn digests_of(repository: &str) -> Value {
+    let digests = std::fs::read(folder().join("digests.json")).unwrap();
+    zarrfs_base::json::parse(&digests).unwrap()[repository].take()
+}
+
+fn attribute(path: &Path, name: &str) -> Option<String> {
+    let mut value = [0; 4096];
+    let len = rustix::fs::getxattr(path, name, &mut value).ok()?;
+    Some(String::from_utf8(value[..len].to_vec()).unwrap())
+}
+
+#[test]
+fn commands_read_the_snapshot_that_is_named() {
+    for repository in ["v1-history", "v2-history"] {
+        let digests = digests_of(repository);
+        let path = folder().join(repository);
+        let shown = text(&path);
+        let output = zarrfs(&["info", shown]);
+        let info = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{:?}", output.stderr);
+        for (kind, names) in [("branch", "branches"), ("tag", "tags")] {
+            for (name, id) in digests[names].as_object().unwrap() {
+                let line = format!("{kind} {name}: {}\n", id.as_str().unwrap());
+                assert!(info.contains(&line), "{line} in {info}");
+            }
+        }
+        assert!(info.contains("  Rewrite the manifests\n"), "{info}");
+        assert!(!info.contains("doomed"), "{info}");
+        let v1 = digests["tags"]["v1"].as_str().unwrap();
+        let temperature = format!("{shown}/temperature");
+        let of_tag = zarrfs(&["cat", "--ref", "tag:v1", &temperature]).stdout;
+        let expected = digests["snapshots"][v1]["arrays"]["/temperature"]["sha256"].as_str();
+        assert_eq!(Some(hex(&of_tag).as_str()), expected);
+        let time = digests["snapshots"][v1]["time"].as_str().unwrap();
+        for same in [format!("snapshot:{v1}"), format!("asof:{time}")] {
+            assert_eq!(
+                zarrfs(&["cat", "--ref", &same, &temperature]).stdout,
+                of_tag,
+                "{same}"
+            );
+        }
+        let ls = zarrfs(&["ls", "--ref", "branch:dev", shown]).stdout;
+        assert!(String::from_utf8(ls).unwrap().contains("dev-only/"));
+        assert!(
+            zarrfs(&["check", "--ref", "tag:v1", shown])
+                .status
+                .success()
+        );
+        let (code, message) = failure(&zarrfs(&["ls", "--ref", "tag:doomed", shown]));
+        assert!(
+            code == 3 && message.contains("no tag doomed"),
+            "{code} {message}"
+        );
+        let wrong = zarrfs(&["ls", "--ref", "main", shown]);
+        assert_eq!(wrong.status.code(), Some(2));
+    }
+    let plain = test_data("sample.zarr");
+    let (code, message) = failure(&zarrfs(&["ls", "--ref", "branch:main", text(&plain)]));
+    assert!(code == 2 && message.contains("--ref"), "{code} {message}");
+}
+
+#[test]
+fn a_mount_shows_all_versions_and_follows_a_branch() {
+    let spare = tempfile::tempdir().unwrap();
+    let repository = spare.path().join("repo");
+    copy_tree(&folder().join("v1-history"), &repository);
+    let digests = digests_of("v1-history");
+    let id = |kind: &str, name: &str| digests[kind][name].as_str().unwrap().to_string();
+    let digest = |id: &str, path: &str| {
+        let array = &digests["snapshots"][id]["arrays"][path];
+        array["sha256"].as_str().unwrap().to_string()
+    };
+    let all = Mount::new(&repository, &["--history"]);
+    for (prefix, id) in [
+        ("branch/main", id("branches", "main")),
+        ("branch/dev", id("branches", "dev")),
+        ("tag/v2.0 final", id("tags", "v2.0 final")),
+    ] {
+        for prefix in [prefix, &format!("snapshot/{id}")] {
+            let data = std::fs::read(all.join(prefix).join("temperature/data.raw")).unwrap();
+            assert_eq!(hex(&data), digest(&id, "/temperature"), "{prefix}");
+        }
+        let root = all.join(prefix);
+        assert_eq!(attribute(&root, "user.icechunk.snapshot"), Some(id));
+    }
+    let snapshots = names(&all.join("snapshot"));
+    for id in digests["snapshots"].as_object().unwrap().keys() {
+        assert!(snapshots.contains(id), "{id} in {snapshots:?}");
+    }
+    assert!(!names(&all.join("tag")).contains("doomed"));
+    assert_eq!(errno(std::fs::read_dir(all.join("tag/doomed"))), "ENOENT");
+
+    let mount = Mount::new(&repository, &[]);
+    let fixed = Mount::new(
+        &repository,
+        &["--ref", &format!("snapshot:{}", id("branches", "main"))],
+    );
+    assert_eq!(
+        attribute(mount.path(), "user.icechunk.branch").as_deref(),
+        Some("main")
+    );
+    assert_eq!(attribute(fixed.path(), "user.icechunk.branch"), None);
+    let file = mount.join("temperature/data.raw");
+    assert_eq!(
+        hex(&std::fs::read(&file).unwrap()),
+        digest(&id("branches", "main"), "/temperature")
+    );
+    let v1 = id("tags", "v1");
+    std::fs::write(
+        repository.join("refs/branch.main/ref.json"),
+        format!(r#"{{"snapshot":"{v1}"}}"#),
+    )
+    .unwrap();
+    assert_eq!(
+        hex(&std::fs::read(&file).unwrap()),
+        digest(&v1, "/temperature")
+    );
+    assert_eq!(
+        attribute(mount.path(), "user.icechunk.snapshot"),
+        Some(v1.clone())
+    );
+    let before = std::fs::read(fixed.join("temperature/data.raw")).unwrap();
+    assert_eq!(
+        hex(&before),
+        digest(&id("branches", "main"), "/temperature")
+    );
+    assert_eq!(errno(std::fs::write(fixed.join("x"), "x")), "EROFS");
+    for mount in [all, mount, fixed] {
+        mount.assert_no_problem();
+    }
+}
