@@ -7,7 +7,8 @@
 //! -malloc_limit_mb=64 cargo fuzz run rebuild -- -max_total_time=180 -max_len=512
 //! -malloc_limit_mb=64 cargo fuzz run references -- -max_total_time=180 -dict=fuzz/json.dict
 //! -max_len=2048 -malloc_limit_mb=64 cargo fuzz run codecs -- -max_total_time=180
-//! -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=300
+//! -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=300 cargo fuzz run icechunk --
+//! -max_total_time=180 -max_len=8192 -malloc_limit_mb=64
 //!
 //! The codecs target needs its higher malloc limit because liblzma may use up to 256 MiB.
 //! cargo-fuzz needs a nightly toolchain, or RUSTC_BOOTSTRAP=1.
@@ -25,7 +26,7 @@ use zarrfs_format::metadata::v3::shown::shown_array;
 use zarrfs_format::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel, V1Order};
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_format::shard::{EntryChange, Index, IndexCodec, ShardPiece, Shards};
-use zarrfs_store::ReferenceStore;
+use zarrfs_store::{IcechunkStore, ReferenceStore};
 
 /// Maximum size in bytes of chunks that are decoded.
 const SMALL: usize = 1 << 16;
@@ -575,6 +576,12 @@ pub fn codecs(data: &[u8]) {
             assert!(n <= capacity, "{n} bytes where {capacity} fit");
         }
     }
+}
+
+/// Reads any bytes as a file of an Icechunk repository, of the kind that the header states. Each
+/// name and reference must be found or be an error, within the memory for documents.
+pub fn icechunk(file: &[u8]) {
+    let _ = IcechunkStore::check(file);
 }
 
 /// Reads any bytes as a document of references. What is accepted is JSON, and each key has about

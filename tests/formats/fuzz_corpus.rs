@@ -47,6 +47,11 @@ fn references_pass_the_checks() {
 }
 
 #[test]
+fn files_of_icechunk_pass_the_checks() {
+    replay("icechunk", checks::icechunk);
+}
+
+#[test]
 fn codec_inputs_pass_the_checks() {
     replay("codecs", checks::codecs);
 }
