@@ -234,7 +234,18 @@ fn start_to_terminal(level: LevelFilter) -> Result<(), CommandFailure> {
 
 /// Returns whether the level of the log lets a record pass.
 fn is_logged(record: &Record) -> bool {
-    record.level() <= level()
+    record.level() <= level() && (level() >= LevelFilter::Debug || !is_late_reply(record))
+}
+
+/// Returns whether a record of fuser says that the kernel does not know a request any more
+/// (ENOENT): the program that has asked was killed meanwhile.
+fn is_late_reply(record: &Record) -> bool {
+    record.target().starts_with("fuser")
+        && record
+            .args()
+            .to_string()
+            .starts_with("Failed to send FUSE reply: ")
+        && record.args().to_string().ends_with("(os error 2)")
 }
 
 /// Returns the message of a record, on one line.
