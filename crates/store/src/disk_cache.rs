@@ -32,6 +32,8 @@ pub struct DiskCache {
     warned: AtomicBool,
     /// If only values that never change are cached: the prefixes of their keys.
     immutable: Option<&'static [&'static str]>,
+    /// The part of a key that names a value in the cache.
+    lasting_key: fn(&Key) -> Key,
 }
 
 impl DiskCache {
@@ -56,6 +58,7 @@ impl DiskCache {
             stats,
             warned: AtomicBool::new(false),
             immutable: None,
+            lasting_key: Key::clone,
         })
     }
 
@@ -67,8 +70,8 @@ impl DiskCache {
         }
     }
 
-    /// Caches nothing but the values below these prefixes, which never change: they are used
-    /// without a report of the store below.
+    /// Caches nothing but the parts that are read of the values below these prefixes, which never
+    /// change: they are used without a report of the store below.
     pub fn of_immutable(self, prefixes: &'static [&'static str]) -> Self {
         DiskCache {
             // apart from values that a layer above makes of them, and caches
@@ -78,17 +81,52 @@ impl DiskCache {
         }
     }
 
-    /// Returns whether the value of `key` is cached.
-    fn caches(&self, key: &Key) -> bool {
-        self.immutable.is_none_or(|prefixes| {
-            let first = key.as_str().split('/').next();
-            prefixes.iter().any(|prefix| Some(*prefix) == first)
-        })
+    /// Names values by a part of their keys, if values whose keys have the same part replace each
+    /// other in time.
+    pub fn named_by(self, lasting_key: fn(&Key) -> Key) -> Self {
+        DiskCache {
+            lasting_key,
+            ..self
+        }
+    }
+
+    /// Returns whether the value of `key` never changes.
+    fn is_immutable(&self, key: &Key) -> bool {
+        let first = key.as_str().split('/').next();
+        let prefixes = self.immutable.unwrap_or_default();
+        prefixes.iter().any(|prefix| Some(*prefix) == first)
+    }
+
+    /// Reads a part of a value that never changes. The cache holds the part with the size of the
+    /// whole value.
+    fn get_part(&self, key: &Key, part: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let name = format!("{}\0{}-{}", self.name(key), part.start, part.end);
+        let cached = self.directory.get(hash(&name));
+        let cached = cached.and_then(|file| CachedFile::open(file, &name));
+        if let Some(cached) = cached
+            && let Some((size, tag)) = cached.version.split_once(' ')
+            && let Ok(size) = size.parse()
+            && cached.read(0..u64::MAX, value)?
+        {
+            self.stats.disk_cache_hits.add(1);
+            self.directory.record_use(cached.file());
+            let version = Version::Tag(tag.to_string());
+            return Ok(Some(Stat::value(size, SystemTime::UNIX_EPOCH, version)));
+        }
+        let Some(stat) = self.below.get_range(key, part, value)? else {
+            return Ok(None);
+        };
+        self.stats.disk_cache_misses.add(1);
+        let tag = stat.version.to_string();
+        self.write(&name, &format!("{} {tag}", stat.size), value);
+        // the next part may come from the cache
+        let version = Version::Tag(tag);
+        Ok(Some(Stat { version, ..stat }))
     }
 
     /// Returns the name of a cached value. The NUL makes it unique, since no key contains one.
     fn name(&self, key: &Key) -> String {
-        format!("{}\0{}", self.location, key.as_str())
+        format!("{}\0{}", self.location, (self.lasting_key)(key).as_str())
     }
 
     /// Reads a range of the cached value of `key`, and returns its current metadata, if the value
@@ -102,21 +140,11 @@ impl DiskCache {
         limit: u64,
         value: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
-        let cached = self.caches(key).then(|| self.directory.get(hash(name)));
-        let cached = cached
-            .flatten()
-            .and_then(|file| CachedFile::open(file, name));
-        let Some(cached) = cached else {
+        let cached = self.directory.get(hash(name));
+        let Some(cached) = cached.and_then(|file| CachedFile::open(file, name)) else {
             return Ok(None);
         };
-        let now = match self.immutable {
-            Some(_) => {
-                let version = Version::Tag(cached.version.clone());
-                Some(Stat::value(cached.size, SystemTime::UNIX_EPOCH, version))
-            }
-            None => self.below.stat(key)?,
-        };
-        let Some(now) = now else {
+        let Some(now) = self.below.stat(key)? else {
             return Ok(None);
         };
         if now.version.to_string() != cached.version || cached.size > limit {
@@ -132,15 +160,17 @@ impl DiskCache {
     }
 
     /// Inserts a value, unless it is too large.
-    fn insert(&self, key: &Key, name: &str, version: &Version, value: &[u8]) {
-        if !self.caches(key) {
-            return;
-        }
+    fn insert(&self, name: &str, version: &Version, value: &[u8]) {
         // a `Version::Count` is valid within this process only, an unstated one never
-        if matches!(version, Version::Count(_) | Version::Unstated { .. }) {
-            return;
+        if self.immutable.is_none()
+            && !matches!(version, Version::Count(_) | Version::Unstated { .. })
+        {
+            self.write(name, &version.to_string(), value);
         }
-        let header = cached_file::header(name, &version.to_string(), value);
+    }
+
+    fn write(&self, name: &str, version: &str, value: &[u8]) {
+        let header = cached_file::header(name, version, value);
         let size = header.len() as u64 + value.len() as u64;
         if size > self.directory.max_file_size() {
             return;
@@ -167,21 +197,28 @@ impl Readable for DiskCache {
     }
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        if self.immutable.is_some() {
+            return self.below.get(key, limit, value);
+        }
         let name = self.name(key);
         if let Some(now) = self.read_cached(key, &name, 0..u64::MAX, limit, value)? {
             return Ok(Some(now.version));
         }
         let version = self.below.get(key, limit, value)?;
         if let Some(version) = &version {
-            self.stats
-                .disk_cache_misses
-                .add(u64::from(self.caches(key)));
-            self.insert(key, &name, version, value);
+            self.stats.disk_cache_misses.add(1);
+            self.insert(&name, version, value);
         }
         Ok(version)
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        if self.is_immutable(key) {
+            return self.get_part(key, range, value);
+        }
+        if self.immutable.is_some() {
+            return self.below.get_range(key, range, value);
+        }
         let name = self.name(key);
         if let Some(now) = self.read_cached(key, &name, range.clone(), u64::MAX, value)? {
             return Ok(Some(now));
@@ -189,11 +226,9 @@ impl Readable for DiskCache {
         let is_from_start = range.start == 0;
         let stat = self.below.get_range(key, range, value)?;
         if let Some(stat) = &stat {
-            self.stats
-                .disk_cache_misses
-                .add(u64::from(self.caches(key)));
+            self.stats.disk_cache_misses.add(1);
             if is_from_start && value.len() as u64 == stat.size {
-                self.insert(key, &name, &stat.version, value);
+                self.insert(&name, &stat.version, value);
             }
         }
         Ok(stat)
@@ -215,14 +250,14 @@ impl Readable for DiskCache {
 impl Store for DiskCache {
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let version = self.below.put(key, value)?;
-        self.insert(key, &self.name(key), &version, value);
+        self.insert(&self.name(key), &version, value);
         Ok(version)
     }
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let version = self.below.put_if(key, value, replaces)?;
         if let Some(version) = &version {
-            self.insert(key, &self.name(key), version, value);
+            self.insert(&self.name(key), version, value);
         }
         Ok(version)
     }

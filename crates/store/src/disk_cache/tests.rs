@@ -261,6 +261,36 @@ fn ranges_come_from_cached_values() {
 }
 
 #[test]
+fn parts_of_values_that_never_change_are_cached_without_a_report() {
+    let place = Place::new();
+    let value = pattern(9, 100_000);
+    place.insert("m/v", &*value);
+    place.insert("repo", "changes");
+    let parts = [0..1_000, 1_000..90_000, 90_000..100_000];
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        let cache = place.cache().of_immutable(&["m"]);
+        for part in parts.clone() {
+            let mut bytes = Vec::new();
+            let stat = cache.get_range(&key("m/v"), part.clone(), &mut bytes);
+            assert_eq!(bytes, value[part.start as usize..part.end as usize]);
+            found.push(stat.unwrap().unwrap());
+        }
+        assert_eq!(part(&cache, "repo", 0..9).unwrap(), b"changes");
+    }
+    assert_eq!((place.hits(), place.requests()), ((3, 3), (5, 0)));
+    // parts of which some come from the cache have one version
+    let is_same = |stat: &Stat| stat.size == 100_000 && stat.version == found[0].version;
+    assert!(found.iter().all(is_same), "{found:?}");
+    for (path, _) in files(&place.own()) {
+        std::fs::write(path, "damaged").unwrap();
+    }
+    let cache = place.cache().of_immutable(&["m"]);
+    assert_eq!(part(&cache, "m/v", 0..1_000).unwrap(), value[..1_000]);
+    assert_eq!(part(&cache, "m/none", 0..1_000), None);
+}
+
+#[test]
 fn a_new_version_replaces_the_cached_value() {
     let place = Place::new();
     let cache = place.cache();
