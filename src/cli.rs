@@ -43,7 +43,7 @@ mod time;
 mod umount;
 mod version;
 
-use crate::array::hierarchy::{ArchivesStore, ConsolidatedStore, Hierarchy, UseConsolidated};
+use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, NestedStores, UseConsolidated};
 use crate::cache::{Cache, SpillOptions};
 use crate::fs::Options;
 use crate::fuse::run_child;
@@ -240,6 +240,9 @@ struct StoreArgs {
     /// Whether all snapshots of a repository are shown, each in a directory.
     #[arg(skip)]
     shows_history: bool,
+    /// Whether a branch of a repository stays at the snapshot that it has when it is opened.
+    #[arg(skip)]
+    keeps_snapshot: bool,
     /// Whether the location is one above that of the store, where documents are looked for.
     #[arg(skip)]
     is_above: bool,
@@ -399,7 +402,7 @@ impl StoreRequest<'_> {
             return self.hierarchy_of(self.open_layers()?);
         }
         location::check_holds_stores(self.location)?;
-        let stores = ArchivesStore::new(self.open()?, self.stats.clone());
+        let stores = NestedStores::new(self.open()?, self.stats.clone(), self.repository_opener());
         let hierarchy = Hierarchy::new(Arc::new(stores), self.args.v1_order, self.stats.clone());
         Ok(hierarchy.holding_stores())
     }

@@ -300,6 +300,7 @@ impl Fs {
             self.tree.hierarchy().check_not_archived(&node.path())?;
         }
         self.tree.revalidate(&node);
+        self.tree.check_snapshot(inode, &node)?;
         if let Node::Flat(key) | Node::Header(key, _) = &*node
             && !for_writing
         {

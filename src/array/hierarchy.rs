@@ -19,7 +19,6 @@ use zarrfs_format::metadata::{
 use zarrfs_store::{Entry, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version};
 
 mod array_document;
-mod archives_store;
 mod arrays;
 mod consolidated;
 mod shown_consolidated;
@@ -27,6 +26,7 @@ mod document;
 mod format;
 mod migrate;
 mod namespace;
+mod nested_stores;
 mod prefixes;
 mod resize;
 mod stores;
@@ -36,11 +36,11 @@ mod shown;
 mod written_array;
 mod consolidated_store;
 
-pub use archives_store::ArchivesStore;
 pub use as_v2::ShownFormat;
 pub use consolidated::Stale;
 pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
 pub use format::DocumentFormat;
+pub use nested_stores::{NestedStores, OpenRepository};
 pub use prefixes::{MAX_NAMES, MAX_NODES, Prefixes, WalkBounds, too_much};
 
 use arrays::Arrays;

@@ -533,6 +533,7 @@ impl CreateArgs {
             is_read_only: false,
             holds_stores: false,
             shows_history: false,
+            keeps_snapshot: false,
             is_above: false,
             mountpoint: None,
             spill: None,

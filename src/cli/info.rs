@@ -19,7 +19,7 @@ use zarrfs_base::json::{self, Value, json};
 use zarrfs_base::memory;
 use zarrfs_format::grid::Edges;
 use zarrfs_format::metadata::ArrayMetadata;
-use zarrfs_store::{Key, Store, escaped};
+use zarrfs_store::{IceHistory, Key, ObjectId, escaped};
 
 /// Maximum numbers of lines and panels of the map of a single array, and of one array among others.
 const FULL: (u64, u64) = (24, 16);
@@ -130,20 +130,26 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
         ascii: args.ascii || !is_utf8(),
         deep: args.deep,
     };
+    let history = hierarchy
+        .store()
+        .snapshots()
+        .map(|all| all.history(SNAPSHOTS));
+    let history = history.transpose()?.flatten();
     let text = match (args.json, args.map) {
         (true, _) => {
             let is_complete = hierarchy.lists_nodes();
-            list_of(rows.iter().map(|row| row.json(is_complete)))
+            let mut objects: Vec<Value> = rows.iter().map(|row| row.json(is_complete)).collect();
+            if let (Some(root), Some(history)) = (objects.first_mut(), &history) {
+                root["icechunk"] = history_as_json(history);
+            }
+            let lines = objects.into_iter();
+            list_of(lines.map(|object| one_line(json::write_strict(&object))))
         }
         (false, true) => as_tree(&rows, args.wide, style) + &legend(style),
         (false, false) => as_tree(&rows, args.wide, style),
     };
-    let text = if args.json {
-        text
-    } else {
-        history_of(hierarchy.store())? + &text
-    };
-    print(text)?;
+    let history = history.filter(|_| !args.json);
+    print(history.map_or(String::new(), |history| history_as_lines(&history)) + &text)?;
     // the listing has the error
     if let Some(e) = rows.iter().find_map(InfoRow::failure) {
         return Err(CommandFailure::from(e.clone()).plain());
@@ -306,7 +312,7 @@ fn stored(array: &Arc<Array>) -> Result<Option<StoredTotals>> {
 impl InfoRow {
     /// Returns the row as JSON. Unless all groups and arrays are known, the root says that it is
     /// incomplete.
-    fn json(&self, is_complete: bool) -> String {
+    fn json(&self, is_complete: bool) -> Value {
         let mut object = json!({"path": format!("/{}", self.key.as_str())});
         match &self.content {
             RowContent::Group => {
@@ -321,7 +327,7 @@ impl InfoRow {
                 object["error"] = e.to_string().into();
             }
         }
-        one_line(json::write_strict(&object))
+        object
     }
 }
 
@@ -358,11 +364,28 @@ fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
 }
 
 /// Returns the branches and tags of a repository and its latest snapshots, the first of which is
-/// the one that is read; nothing for other stores.
-fn history_of(store: &dyn Store) -> Result<String> {
-    let Some(history) = store.history(SNAPSHOTS)? else {
-        return Ok(String::new());
+/// the one that is read, as an object for programs.
+fn history_as_json(history: &IceHistory) -> Value {
+    let names = |named: &[(String, ObjectId)]| {
+        let named = named.iter();
+        Value::Object(
+            named
+                .map(|(name, id)| (name.clone(), id.to_string().into()))
+                .collect(),
+        )
     };
+    let snapshots = history.log.iter().map(|commit| {
+        json!({"id": commit.id.to_string(), "time": utc(commit.time), "message": commit.message})
+    });
+    json!({
+        "branches": names(&history.branches),
+        "tags": names(&history.tags),
+        "snapshots": snapshots.collect::<Vec<_>>(),
+    })
+}
+
+/// Returns the same as lines.
+fn history_as_lines(history: &IceHistory) -> String {
     let mut lines = Vec::new();
     for (kind, names) in [("branch", &history.branches), ("tag", &history.tags)] {
         lines.extend(
@@ -375,10 +398,10 @@ fn history_of(store: &dyn Store) -> Result<String> {
         let message = commit.message.lines().next().unwrap_or_default();
         lines.push(format!("{}  {}  {message}", commit.id, utc(commit.time)));
     }
-    Ok(lines
+    lines
         .into_iter()
         .map(|line| one_line(line) + "\n")
-        .collect())
+        .collect()
 }
 
 /// Returns the name of a group or array, indented by its depth.

@@ -4,7 +4,7 @@
 use super::{
     CommandFailure, ExitCode, LEVELS_ABOVE, StoreArgs, WriteArgs, absolute, spill_directory, stats,
 };
-use crate::array::hierarchy::{DOCUMENTS, REMOVED};
+use crate::array::hierarchy::{DOCUMENTS, OpenRepository, REMOVED};
 use crate::fuse::{PATIENCE, STATISTICS, mount_of, read_control};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -21,7 +21,7 @@ use zarrfs_format::metadata::{
     GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA,
 };
 use zarrfs_store::{
-    DirectoryStore, DiskCache, IceHistoryStore, IcechunkStore, Key, MemoryStore, MetadataCache,
+    DirectoryStore, DiskCache, IceRepositoryStore, IcechunkStore, Key, MemoryStore, MetadataCache,
     ObjectOptions, PagedListing, PrefixStore, ReferenceStore, Store, TargetPlace, TargetRoot,
     ZipStore,
 };
@@ -450,17 +450,7 @@ impl StoreRequest<'_> {
         } else {
             let store = Arc::new(self.open_server(url)?.with_documents(&DOCUMENTS));
             match self.repository_on_server(&parts, store.clone())? {
-                Some(ServedRepository {
-                    root,
-                    below,
-                    inside,
-                }) => {
-                    let below: Arc<dyn Store> = match self.disk_cache(&below)? {
-                        Some(cache) => Arc::new(cache.of_immutable(&IcechunkStore::IMMUTABLE)),
-                        None => below,
-                    };
-                    self.open_repository(&StoreLocation::Url(root), below, &inside)?
-                }
+                Some(repository) => repository,
                 None => {
                     self.check_no_reference()?;
                     store
@@ -470,17 +460,25 @@ impl StoreRequest<'_> {
         self.disk_cached(store)
     }
 
-    /// Returns the repository that the location is or leads into. A store of Zarr costs no request
-    /// more: its documents are looked for anyway.
+    /// Opens the repository that the location is or leads into. A store of Zarr costs no request
+    /// more: its documents are looked for anyway. With `--ref` the location is taken for that of a
+    /// repository, until it turns out to be none.
     fn repository_on_server(
         self,
         parts: &UrlParts,
         store: Arc<dyn Store>,
-    ) -> Result<Option<ServedRepository>, CommandFailure> {
+    ) -> Result<Option<Arc<dyn Store>>, CommandFailure> {
         if self.args.is_above {
             return Ok(None);
         }
+        let depth = parts.names.len();
         let is_certain = self.args.snapshot.is_some() || self.args.shows_history;
+        if is_certain {
+            match self.open_served(parts, depth, store.clone()) {
+                Err(e) if e.is(ExitCode::NotFound) => {}
+                opened => return opened.map(Some),
+            }
+        }
         // in the order in which documents are looked for: an error of the first one is final where
         // the server can't list
         let documents = [ZMETADATA, ZARR_JSON, ZARRAY, ZGROUP];
@@ -493,28 +491,36 @@ impl StoreRequest<'_> {
                 _ => return Ok(None),
             }
         }
-        let depth = parts.names.len();
         if IcechunkStore::is_in(&*store).unwrap_or(false) {
-            return Ok(Some(ServedRepository {
-                root: parts.up_to(depth),
-                below: store,
-                inside: String::new(),
-            }));
+            return self.open_served(parts, depth, store).map(Some);
         }
         if self.writing.is_some() && !is_certain {
             return Ok(None);
         }
-        let mut above = (0..depth).rev().take(LEVELS_ABOVE);
-        Ok(above.find_map(|depth| {
-            let root = parts.up_to(depth);
-            let below = Arc::new(self.open_server(&root).ok()?);
-            let is_repository = IcechunkStore::is_in(&*below).unwrap_or(false);
-            is_repository.then(|| ServedRepository {
-                root,
-                below,
-                inside: parts.names[depth..].join("/"),
-            })
-        }))
+        for depth in (0..depth).rev().take(LEVELS_ABOVE) {
+            let Ok(below) = self.open_server(&parts.up_to(depth)) else {
+                return Ok(None);
+            };
+            if IcechunkStore::is_in(&below).unwrap_or(false) {
+                return self.open_served(parts, depth, Arc::new(below)).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Opens the repository at the first `depth` names of a URL, which is the root of `below`.
+    fn open_served(
+        self,
+        parts: &UrlParts,
+        depth: usize,
+        below: Arc<dyn Store>,
+    ) -> Result<Arc<dyn Store>, CommandFailure> {
+        let below: Arc<dyn Store> = match self.disk_cache(&below)? {
+            Some(cache) => Arc::new(cache.of_immutable(&IcechunkStore::IMMUTABLE)),
+            None => below,
+        };
+        let root = StoreLocation::Url(parts.up_to(depth));
+        self.open_repository(&root, below, &parts.names[depth..].join("/"))
     }
 
     /// Opens `inside` in the repository at the root of the store `below`, whose location is `root`.
@@ -526,17 +532,24 @@ impl StoreRequest<'_> {
     ) -> Result<Arc<dyn Store>, CommandFailure> {
         let (place, roots) = self.target_roots(root)?;
         let wanted = self.args.snapshot.clone().unwrap_or_default();
+        if self.args.shows_history && !inside.is_empty() {
+            let why = format!("{}: --history shows whole repositories", self.location);
+            return Err(CommandFailure::wrong_use(why));
+        }
+        let can_move = wanted.can_move() && !self.args.reads_once() && !self.args.keeps_snapshot;
         let spill = self.args.spill.clone().unwrap_or_else(spill_directory);
         let opened = IcechunkStore::open(below, wanted, place, roots, Some(spill));
         let store = opened
             .and_then(|store| {
                 let store = store.with_stats(self.stats.clone());
-                let store: Arc<dyn Store> = if self.args.shows_history {
-                    Arc::new(IceHistoryStore::new(store))
+                let inside = Key::normalize(inside)?;
+                Ok(if self.args.shows_history {
+                    IceRepositoryStore::of_history(store)
+                } else if can_move {
+                    IceRepositoryStore::of_branch(store, inside)
                 } else {
-                    Arc::new(store)
-                };
-                Ok(PrefixStore::at(store, Key::normalize(inside)?))
+                    IceRepositoryStore::of_snapshot(store, inside)
+                })
             })
             .map_err(|e| match e.kind() {
                 Kind::NotFound => CommandFailure::not_found(format!("{}: {e}", self.location)),
@@ -545,10 +558,38 @@ impl StoreRequest<'_> {
                 }
                 _ => e.context(self.location).into(),
             })?;
+        let store: Arc<dyn Store> = Arc::new(store);
         match root {
             StoreLocation::Path(_) if store.concurrency() > 1 => self.disk_cached(store),
             _ => Ok(store),
         }
+    }
+
+    /// Returns what opens the repositories in the directory of stores at the location.
+    pub fn repository_opener(self) -> OpenRepository {
+        let folder = self.location.path().map(absolute).unwrap_or_default();
+        let args = StoreArgs {
+            holds_stores: false,
+            ..self.args.clone()
+        };
+        let stats = self.stats.clone();
+        Box::new(move |stores, key| {
+            let below = PrefixStore::at(stores.clone(), key.clone());
+            if !IcechunkStore::is_in(&*below)? {
+                return Ok(None);
+            }
+            let location = StoreLocation::Path(folder.join(key.as_str()));
+            let request = StoreRequest {
+                location: &location,
+                args: &args,
+                writing: None,
+                stats: &stats,
+            };
+            let opened = request.open_repository(&location, below, "");
+            opened
+                .map(Some)
+                .map_err(|failure| Error::io(failure.message))
+        })
     }
 
     /// Refuses `--ref` for what is no repository.
@@ -700,18 +741,15 @@ impl StoreRequest<'_> {
         };
         let directory = absolute(directory);
         let (store, limit) = (store.clone(), remote.cache_dir_size);
+        let is_repository = store.snapshots().is_some();
         let cache = DiskCache::open(store, &directory, limit, self.stats.clone())?;
-        Ok(Some(cache.for_server(&server(remote.endpoint_url.clone()))))
+        let cache = cache.for_server(&server(remote.endpoint_url.clone()));
+        Ok(Some(if is_repository {
+            cache.named_by(IceRepositoryStore::lasting_key)
+        } else {
+            cache
+        }))
     }
-}
-
-/// An Icechunk repository on a server.
-struct ServedRepository {
-    /// Its URL.
-    root: String,
-    below: Arc<dyn Store>,
-    /// The path in it that the location names.
-    inside: String,
 }
 
 /// Opens the stores that hold the targets of references.

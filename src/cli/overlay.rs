@@ -130,6 +130,8 @@ pub fn open(request: StoreRequest, directory: &Path) -> Result<Hierarchy, Comman
     // records have the versions of documents as they are stored, also in a bucket that is only read
     let lower_args = StoreArgs {
         is_read_only: false,
+        // changes are of one snapshot
+        keeps_snapshot: true,
         ..request.args.clone()
     };
     let lower_request = StoreRequest {

@@ -2,12 +2,11 @@
 //! seeks back.
 
 use super::Fs;
-use crate::fs::tree::{Attributes, DirectoryKind, ListedNode, Name, NameStream, Node};
+use crate::fs::tree::{Attributes, DirectoryKind, ListedNode, Name, NameStream, Node, ROOT_INODE};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
-use zarrfs_store::Key;
 
 /// Number of names looked up together. Names that do not fit into a reply are looked up again for
 /// the next one.
@@ -15,6 +14,8 @@ const BATCH: usize = 32;
 
 /// A directory being read. Position 0 is `.`, 1 is `..`, then the names follow as they are listed.
 pub struct DirectoryStream {
+    inode: u64,
+    parent_inode: u64,
     node: Arc<Node>,
     names: NameStream,
     /// The position of the next name.
@@ -26,7 +27,7 @@ pub struct DirectoryStream {
 impl DirectoryStream {
     /// Returns whether the mount is in use while the directory is open.
     pub fn is_use(&self) -> bool {
-        !self.node.is_control() && *self.node != Node::Directory(Key::root())
+        !self.node.is_control() && self.inode != ROOT_INODE
     }
 }
 
@@ -50,6 +51,8 @@ impl Fs {
         }
         let names = self.tree.names(&node)?;
         let stream = DirectoryStream {
+            inode,
+            parent_inode: self.tree.inode(&Node::Directory(node.path().parent())),
             node,
             names,
             position: 0,
@@ -189,8 +192,8 @@ impl DirectoryStream {
             return name.map(Some);
         }
         let (name, inode) = match position {
-            0 => (".", self.node.inode()),
-            1 => ("..", self.node.parent_inode()),
+            0 => (".", self.inode),
+            1 => ("..", self.parent_inode),
             _ => return self.names.next().transpose(),
         };
         Ok(Some(Name {

@@ -5,7 +5,7 @@ use super::files::plain::PlainFile;
 use super::files::{NewFile, OpenFile};
 use super::{Change, Fs, OpenedFile};
 use crate::array::Array;
-use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, Target};
+use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, ROOT_INODE, Target};
 use std::sync::Arc;
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -27,8 +27,12 @@ impl Fs {
     /// Returns the directory with the inode number `parent` and a name in it, in the canonical form
     /// of the tree.
     pub(super) fn place(&self, parent: u64, name: &str) -> Result<(Arc<Node>, String)> {
+        if name == CONTROL && parent == ROOT_INODE {
+            // send no request, since a server may not answer
+            return Ok((Arc::new(Node::Directory(Key::root())), name.to_string()));
+        }
         let parent = self.tree.node(parent)?;
-        if name != CONTROL && !parent.is_control() {
+        if !parent.is_control() {
             self.tree.record_use();
         }
         Ok(self.tree.canonical(parent, name))

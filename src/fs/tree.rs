@@ -134,12 +134,27 @@ impl Tree {
         &self.hierarchy
     }
 
-    /// Returns the node of an inode number that the kernel knows.
+    /// Returns the node of an inode number that the kernel knows: of the prefix of a branch, the
+    /// one that stays in the present snapshot.
     ///
     /// # Errors
     ///
     /// ESTALE if the node was removed or the number is unknown.
     pub fn node(&self, inode: u64) -> Result<Arc<Node>> {
+        let node = self.named_node(inode)?;
+        if let Node::Directory(key) = &*node
+            && let Some(snapshots) = self.hierarchy.store().snapshots()
+            // a request for the directory itself reports why its branch cannot be looked up
+            && let Ok(Some(settled)) = snapshots.settled(key)
+        {
+            self.live.settled(settled.clone(), inode);
+            return Ok(Arc::new(Node::Directory(settled)));
+        }
+        Ok(node)
+    }
+
+    /// Returns the node of an inode number as it was looked up, without asking the store.
+    fn named_node(&self, inode: u64) -> Result<Arc<Node>> {
         let node = match self.live.get(inode) {
             None if inode == ROOT_INODE => Arc::new(Node::Directory(Key::root())),
             node => node.ok_or_else(Error::stale)?,
@@ -148,6 +163,22 @@ impl Tree {
             self.record_use();
         }
         Ok(node)
+    }
+
+    /// Checks that a file, which is about to be opened, is in the snapshot that its branch has now.
+    /// One that the kernel has looked up since a check failed is opened all the same: then the
+    /// program works in a directory that it found earlier.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE, which makes the kernel look up the path of the file again.
+    pub fn check_snapshot(&self, inode: u64, node: &Node) -> Result<()> {
+        match self.hierarchy.store().snapshots() {
+            Some(snapshots) if snapshots.is_left(&node.path())? && self.live.refuses(inode) => {
+                Err(Error::stale())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Records that the mount is used. Requests for the mountpoint alone do not count, because `df`

@@ -2,9 +2,14 @@
 //! compared with what the packages read. Virtual chunks lie in a folder that stands for the places
 //! in the references.
 
-use crate::support::{Mount, announce, copy_tree, errno, failure, names, test_data, text, zarrfs};
+use crate::support::{
+    Mount, announce, copy_tree, errno, failure, listed, names, test_data, text, zarrfs,
+};
+use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -314,5 +319,166 @@ fn a_mount_shows_all_versions_and_follows_a_branch() {
     assert_eq!(errno(std::fs::write(fixed.join("x"), "x")), "EROFS");
     for mount in [all, mount, fixed] {
         mount.assert_no_problem();
+    }
+}
+
+/// A copy of a repository.
+struct CopiedRepository {
+    folder: tempfile::TempDir,
+    /// The digests of its arrays.
+    digests: Value,
+    /// The path of an array that several snapshots have.
+    array: &'static str,
+}
+
+impl CopiedRepository {
+    fn new(fixture: &str, array: &'static str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let copy = CopiedRepository {
+            digests: digests_of(fixture),
+            folder,
+            array,
+        };
+        copy_tree(&test_data("icechunk").join(fixture), &copy.path());
+        copy
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("r.icechunk")
+    }
+
+    /// Returns the digest of the array in the first snapshot of the main branch.
+    fn digest(&self) -> String {
+        let main = self.digests["branches"]["main"].as_str().unwrap();
+        self.digest_in(main).unwrap()
+    }
+
+    fn digest_in(&self, id: &str) -> Option<String> {
+        let arrays = &self.digests["snapshots"][id]["arrays"];
+        let digest = arrays[&format!("/{}", self.array)]["sha256"].as_str();
+        digest.map(str::to_string)
+    }
+
+    /// Moves the main branch to a snapshot in which the array has other values, and returns their
+    /// digest.
+    fn move_main(&self) -> String {
+        let is_other =
+            |digest: &Option<String>| digest.as_ref().is_some_and(|d| *d != self.digest());
+        let reference = self.path().join("refs/branch.main/ref.json");
+        if reference.exists() {
+            let snapshots = self.digests["snapshots"].as_object().unwrap().keys();
+            let ids = snapshots.filter(|id| self.path().join("snapshots").join(id).exists());
+            let mut found = ids.map(|id| (id, self.digest_in(id)));
+            let (id, digest) = found.find(|(_, digest)| is_other(digest)).unwrap();
+            std::fs::write(reference, format!(r#"{{"snapshot":"{id}"}}"#)).unwrap();
+            return digest.unwrap();
+        }
+        // the packages keep the earlier files of a repository
+        for earlier in listed(&self.path().join("overwritten")) {
+            let earlier = self.path().join("overwritten").join(earlier);
+            std::fs::copy(earlier, self.path().join("repo")).unwrap();
+            let info = zarrfs(&["info", "--json", text(&self.path())]).stdout;
+            let info = zarrfs_base::json::parse(&info).unwrap();
+            let latest = info[0]["icechunk"]["snapshots"][0]["id"].as_str().unwrap();
+            let digest = self.digest_in(latest);
+            if is_other(&digest) {
+                return digest.unwrap();
+            }
+        }
+        panic!("the main branch never had other values");
+    }
+}
+
+fn read_all(mut file: std::fs::File) -> Vec<u8> {
+    let mut all = Vec::new();
+    std::io::Read::read_to_end(&mut file, &mut all).unwrap();
+    all
+}
+
+/// "An open file stays in its snapshot", and so does all that is below an open directory; a path
+/// from the top leads to the latest snapshot.
+#[test]
+fn what_was_found_stays_in_its_snapshot() {
+    for (fixture, inside, array, options, prefix) in [
+        ("v1-history", "r.icechunk", "temperature", &[][..], ""),
+        ("v1-history", "r.icechunk/group", "group/a", &[], ""),
+        ("v2-xarray", "r.icechunk", "temperature", &[], ""),
+        (
+            "v2-xarray",
+            "r.icechunk",
+            "temperature",
+            &["--history"],
+            "branch/main",
+        ),
+        ("v2-xarray", "", "temperature", &["--stores"], "r.icechunk"),
+    ] {
+        let repository = CopiedRepository::new(fixture, array);
+        let (_, array) = array.rsplit_once('/').unwrap_or(("", array));
+        let mount = Mount::new(&repository.folder.path().join(inside), options);
+        let top = mount.join(prefix);
+        let path = top.join(array).join("data.raw");
+        let before = repository.digest();
+        let open = std::fs::File::open(&path).unwrap();
+        let directory = std::fs::File::open(top.join(array)).unwrap();
+        let number = |path: &Path| std::fs::metadata(path).unwrap().ino();
+        let (inode, top_inode) = (number(&path), number(&top));
+        let now = repository.move_main();
+        // several programs open it at a time
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let read = std::fs::read(&path).unwrap();
+                    assert_eq!(hex(&read), now, "{fixture} {options:?}");
+                });
+            }
+        });
+        assert_eq!(hex(&read_all(open)), before, "{fixture} {options:?}");
+        let below = format!("/proc/self/fd/{}", directory.as_raw_fd());
+        for _ in 0..3 {
+            let (flags, mode) = (OFlags::RDONLY, Mode::empty());
+            let again = rustix::fs::openat(&directory, "data.raw", flags, mode).unwrap();
+            assert_eq!(
+                hex(&read_all(again.into())),
+                before,
+                "{fixture} {options:?}"
+            );
+            assert!(listed(Path::new(&below)).contains("data.raw"));
+            assert_eq!(hex(&std::fs::read(&path).unwrap()), now);
+        }
+        assert_ne!(number(&path), inode);
+        assert_eq!(number(&top), top_inode);
+        mount.assert_no_problem();
+    }
+}
+
+/// After an expiry, garbage collection removes the files of snapshots that nothing names any more.
+#[test]
+fn what_was_collected_is_an_error_and_no_fill_value() {
+    for (fixture, array) in [("v1-expired", "changed"), ("v2-xarray", "temperature")] {
+        let repository = CopiedRepository::new(fixture, array);
+        let mount = Mount::new(&repository.path(), &[]);
+        let path = mount.join(array).join("data.raw");
+        let before = std::fs::File::open(&path).unwrap();
+        let (earlier, now) = (repository.digest(), repository.move_main());
+        // everything that the array in the present snapshot does not need
+        for folder in ["snapshots", "manifests", "chunks"] {
+            let folder = repository.path().join(folder);
+            let spare = repository.path().join("spare");
+            for name in std::fs::read_dir(&folder).into_iter().flatten() {
+                let name = name.unwrap().path();
+                std::fs::rename(&name, &spare).unwrap();
+                let array = format!("{}/{array}", text(&repository.path()));
+                if hex(&zarrfs(&["cat", &array]).stdout) != now {
+                    std::fs::rename(&spare, &name).unwrap();
+                }
+            }
+        }
+        // the manifest, with the chunks in it, may be in memory
+        let mut all = vec![0; before.metadata().unwrap().len() as usize];
+        match before.read_exact_at(&mut all, 0) {
+            Ok(()) => assert_eq!((hex(&all), fixture), (earlier, "v2-xarray")),
+            Err(e) => assert_eq!(e.raw_os_error(), Some(libc::EIO), "{fixture}"),
+        }
+        assert_eq!(hex(&std::fs::read(&path).unwrap()), now, "{fixture}");
     }
 }

@@ -83,7 +83,7 @@ impl IceBucket {
 
 #[test]
 fn the_first_byte_takes_few_requests() {
-    for repository in ["v1-inline", "v2-inline"] {
+    for (version, repository) in [(1, "v1-inline"), (2, "v2-inline")] {
         let bucket = IceBucket::new(repository);
         let (id, path) = bucket.main();
         let array = path.trim_start_matches('/');
@@ -91,13 +91,27 @@ fn the_first_byte_takes_few_requests() {
         let cache = cache.path().join("cache");
         let snapshot = format!("snapshot:{id}");
         let cached = ["--cache-dir", cache.to_str().unwrap()];
+        let named = [&cached[..], &["--ref", "branch:main"]].concat();
+        let by_id = [&cached[..], &["--ref", &snapshot]].concat();
         let web = bucket.server.url("bucket/repo");
         for (what, args, url, most) in [
             ("main", &[][..], "s3://bucket/repo", 6),
             ("a snapshot", &["--ref", &snapshot], "s3://bucket/repo", 4),
             ("main on a web server", &[], &web, 14),
             ("main, into a cache", &cached, "s3://bucket/repo", 6),
-            ("main, from a cache", &cached, "s3://bucket/repo", 3),
+            (
+                "main, from a cache",
+                &cached,
+                "s3://bucket/repo",
+                4 - version,
+            ),
+            (
+                "main by name, from a cache",
+                &named,
+                "s3://bucket/repo",
+                3 - version,
+            ),
+            ("a snapshot, from a cache", &by_id, "s3://bucket/repo", 0),
         ] {
             let requests = bucket.first_byte(args, url, array);
             announce(&format!(

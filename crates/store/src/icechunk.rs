@@ -1,7 +1,7 @@
-//! A read-only store in a repository of Icechunk, in one of its snapshots: documents from the
-//! snapshot, and chunks that lie in manifests, in files of the repository, or in targets, which are
-//! read as those of references. A branch is looked up again after a file was opened; all else never
-//! changes, so that it is neither revalidated nor read twice.
+//! Read-only stores of repositories of Icechunk. [`IcechunkStore`] is one snapshot: documents from
+//! the snapshot, and chunks that lie in manifests, in files of the repository, or in targets, which
+//! are read as those of references. It never changes, so that nothing is revalidated or read twice.
+//! [`IceRepositoryStore`] is a repository, whose branches move from snapshot to snapshot.
 //!
 //! The files are hostile: each is checked when it is opened, and targets are read only below the
 //! prefixes that the caller gives. The format is that of the specifications 1, 2 and 2.1.
@@ -10,16 +10,15 @@ mod chunk_keys;
 mod chunk_listing;
 mod flat;
 mod flex;
-mod history_store;
 mod ice_file;
 mod manifest;
 mod manifests;
 mod object_id;
 mod repository;
+mod repository_store;
 mod snapshot;
 
 use super::reference::{TargetRoots, check_end, target_error};
-use super::reopening::{OpenedValue, Reopening};
 use super::sorted_names::SortedListing;
 use super::{
     EntryKind, Key, Listing, Readable, Stat, Store, TargetPlace, TargetRoot, Version, both,
@@ -27,7 +26,6 @@ use super::{
 };
 use chunk_keys::ChunkKey;
 use chunk_listing::ChunkListing;
-pub use history_store::IceHistoryStore;
 use ice_file::IceFileKind;
 use manifest::{ChunkPlace, IceManifest, TargetCondition};
 use manifests::IceManifests;
@@ -35,41 +33,27 @@ pub use object_id::ObjectId;
 use percent_encoding::percent_decode_str;
 use repository::{FoundSnapshot, IceRepository, RepositoryFile};
 pub use repository::{IceHistory, IceRef};
+pub use repository_store::{IceRepositoryStore, Snapshots};
 pub use snapshot::IceCommit;
 use snapshot::{IceArray, IceDocument, IceSnapshot};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
 
-/// Time for which the file on a server that names a snapshot is current after it was opened: that
-/// for which answers of servers are, if the user sets none.
-const NEW: Duration = Duration::from_secs(1);
-
-/// A store in a repository.
+/// A store in a snapshot of a repository.
 pub struct IcechunkStore {
+    /// What led to the snapshot.
     wanted: IceRef,
-    /// When the snapshot was looked up first.
-    begun: Instant,
+    found: FoundSnapshot,
     manifests: Arc<IceManifests>,
     targets: Arc<TargetRoots>,
-    opened: Reopening<OpenRepository>,
     /// The containers of virtual chunks, for a snapshot that was opened by its identifier.
     containers: OnceLock<Vec<(String, String)>>,
-    concurrency: OnceLock<usize>,
     stats: Arc<Stats>,
-}
-
-/// A repository with the snapshot that was opened.
-struct OpenRepository(FoundSnapshot);
-
-impl OpenedValue for OpenRepository {
-    fn stat(&self) -> &Stat {
-        &self.0.stat
-    }
 }
 
 /// What a key names.
@@ -102,16 +86,13 @@ impl IcechunkStore {
         roots: Vec<TargetRoot>,
         spill: Option<PathBuf>,
     ) -> Result<Self> {
-        let repository = IceRepository::new(below.clone(), spill);
-        let found = repository.find(&wanted, None)?;
+        let repository = IceRepository::new(below, spill);
         Ok(IcechunkStore {
+            found: repository.find(&wanted, None)?,
             wanted,
-            begun: Instant::now(),
-            opened: Reopening::new(below, found.key.clone(), OpenRepository(found)),
             manifests: IceManifests::new(repository),
             targets: Arc::new(TargetRoots::new(folder, roots)),
             containers: OnceLock::new(),
-            concurrency: OnceLock::new(),
             stats: Arc::default(),
         })
     }
@@ -165,7 +146,7 @@ impl IcechunkStore {
     /// Records in `stats` that groups and arrays are left out.
     pub fn with_stats(self, stats: Arc<Stats>) -> Self {
         let store = IcechunkStore { stats, ..self };
-        store.record_left_out(&store.opened.current());
+        store.record_left_out();
         store
     }
 
@@ -174,22 +155,18 @@ impl IcechunkStore {
     /// # Errors
     ///
     /// The errors of [`IcechunkStore::open`].
-    pub(super) fn at(&self, wanted: IceRef) -> Result<Self> {
-        let found = self.manifests.repository.find(&wanted, None)?;
-        Ok(IcechunkStore {
+    fn at(&self, wanted: IceRef) -> Result<Self> {
+        let repository = &self.manifests.repository;
+        let store = IcechunkStore {
+            found: repository.find(&wanted, Some(&self.found.snapshot))?,
             wanted,
-            begun: Instant::now(),
-            opened: Reopening::new(
-                self.files().clone(),
-                found.key.clone(),
-                OpenRepository(found),
-            ),
             manifests: self.manifests.clone(),
             targets: self.targets.clone(),
             containers: OnceLock::new(),
-            concurrency: self.concurrency.clone(),
             stats: self.stats.clone(),
-        })
+        };
+        store.record_left_out();
+        Ok(store)
     }
 
     /// Returns the store with the files of the repository.
@@ -197,44 +174,24 @@ impl IcechunkStore {
         &self.manifests.repository.below
     }
 
-    fn record_left_out(&self, opened: &OpenRepository) {
+    fn record_left_out(&self) {
         let why = "groups and arrays are left out, since their paths cannot be keys";
-        let refused = opened.0.snapshot.refused.as_deref();
-        self.stats.names_left_out(&self.opened.key, refused, why);
+        let refused = self.found.snapshot.refused.as_deref();
+        self.stats.names_left_out(&self.found.key, refused, why);
     }
 
-    fn open_again(&self) -> Result<OpenRepository> {
-        let known = self.opened.current();
-        let found = self
-            .manifests
-            .repository
-            .find(&self.wanted, Some(&known.0.snapshot))?;
-        let opened = OpenRepository(found);
-        self.record_left_out(&opened);
-        Ok(opened)
+    fn commit(&self) -> &IceCommit {
+        &self.found.snapshot.commit
     }
 
-    /// Returns the snapshot after checking that it is current.
-    fn fresh(&self) -> Result<Arc<OpenRepository>> {
-        let is_new = || !self.manifests.repository.is_local() && self.begun.elapsed() < NEW;
-        if !self.wanted.can_move() || is_new() {
-            self.known()
-        } else {
-            self.opened.fresh(|| self.open_again())
-        }
+    /// Returns whether an array is at a key.
+    fn is_array(&self, key: &str) -> Result<bool> {
+        let array = self.found.snapshot.array_of(key)?;
+        Ok(array.is_some_and(|(_, rest)| rest.is_empty()))
     }
 
-    /// Returns the snapshot, after checking that it is current if a file was opened since the last
-    /// check.
-    fn known(&self) -> Result<Arc<OpenRepository>> {
-        if self.wanted.can_move() {
-            self.opened.known(|| self.open_again())
-        } else {
-            Ok(self.opened.current())
-        }
-    }
-
-    fn find<'a>(&self, snapshot: &'a IceSnapshot, key: &Key) -> Result<IceValue<'a>> {
+    fn find(&self, key: &Key) -> Result<IceValue<'_>> {
+        let snapshot = &self.found.snapshot;
         if let Some(document) = snapshot.document(key.as_str()) {
             return Ok(IceValue::Document(document));
         }
@@ -290,11 +247,10 @@ impl IcechunkStore {
     /// that of targets whose references tell whether they are unchanged.
     fn stat_of_chunk(
         &self,
-        opened: &OpenRepository,
         chunk: &FoundChunk,
         latest: &mut Option<(String, Stat)>,
     ) -> Result<Stat> {
-        let snapshot = &opened.0.snapshot;
+        let snapshot = &self.found.snapshot;
         match &chunk.place {
             ChunkPlace::Inline(range) => {
                 let _memory = memory::take(range.len())?;
@@ -318,7 +274,7 @@ impl IcechunkStore {
                 len,
                 unchanged,
             } => {
-                let target = self.target(opened, location)?;
+                let target = self.target(location)?;
                 if *unchanged != TargetCondition::Unstated && !self.manifests.repository.is_local()
                 {
                     self.targets.check(&target)?;
@@ -352,12 +308,11 @@ impl IcechunkStore {
     /// Reads a part of a chunk, and returns the metadata of all of it.
     fn read_chunk(
         &self,
-        opened: &OpenRepository,
         chunk: &FoundChunk,
         part: Range<u64>,
         value: &mut Vec<u8>,
     ) -> Result<Stat> {
-        let snapshot = &opened.0.snapshot;
+        let snapshot = &self.found.snapshot;
         match &chunk.place {
             ChunkPlace::Inline(range) => {
                 chunk.manifest.bytes().read(range.clone(), value)?;
@@ -388,7 +343,7 @@ impl IcechunkStore {
                 len,
                 unchanged,
             } => {
-                let target = self.target(opened, location)?;
+                let target = self.target(location)?;
                 let stat = self
                     .targets
                     .read_part((&target, *offset, *len), part, value)?;
@@ -409,13 +364,13 @@ impl IcechunkStore {
 
     /// Returns the target that a location names, relative to a container or as a URL, in the
     /// spelling of references.
-    fn target(&self, opened: &OpenRepository, location: &str) -> Result<String> {
+    fn target(&self, location: &str) -> Result<String> {
         let Some((scheme, rest)) = location.split_once("://") else {
             return Err(Error::damaged(format!("the target {location}: not a URL")));
         };
         if scheme == "vcc" {
             let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
-            let containers = match &*opened.0.containers {
+            let containers = match &*self.found.containers {
                 [] => self.all_containers()?,
                 containers => containers,
             };
@@ -448,16 +403,11 @@ impl IcechunkStore {
         self.manifests.named_key(key, e)
     }
 
-    fn stat_in(
-        &self,
-        opened: &OpenRepository,
-        key: &Key,
-        latest: &mut Option<(String, Stat)>,
-    ) -> Result<Option<Stat>> {
-        let snapshot = &opened.0.snapshot;
-        match self.find(snapshot, key)? {
+    fn stat_in(&self, key: &Key, latest: &mut Option<(String, Stat)>) -> Result<Option<Stat>> {
+        let snapshot = &self.found.snapshot;
+        match self.find(key)? {
             IceValue::Document(document) => snapshot.stat(document).map(Some),
-            IceValue::Chunk(chunk) => self.stat_of_chunk(opened, &chunk, latest).map(Some),
+            IceValue::Chunk(chunk) => self.stat_of_chunk(&chunk, latest).map(Some),
             IceValue::Prefix => Ok(Some(snapshot.stat_of_prefix())),
             IceValue::Nothing => Ok(None),
         }
@@ -466,9 +416,8 @@ impl IcechunkStore {
 
 impl Readable for IcechunkStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let opened = self.known()?;
-        let snapshot = &opened.0.snapshot;
-        let size = match self.find(snapshot, key)? {
+        let snapshot = &self.found.snapshot;
+        let size = match self.find(key)? {
             IceValue::Document(document) => snapshot.len(document)?,
             IceValue::Chunk(chunk) => match &chunk.place {
                 ChunkPlace::Inline(range) => range.len() as u64,
@@ -483,20 +432,19 @@ impl Readable for IcechunkStore {
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let opened = self.known()?;
-        let snapshot = &opened.0.snapshot;
-        match self.find(snapshot, key)? {
+        let snapshot = &self.found.snapshot;
+        match self.find(key)? {
             IceValue::Document(document) => {
                 snapshot.read(document, range, value)?;
                 snapshot.stat(document).map(Some)
             }
-            IceValue::Chunk(chunk) => self.read_chunk(&opened, &chunk, range, value).map(Some),
+            IceValue::Chunk(chunk) => self.read_chunk(&chunk, range, value).map(Some),
             IceValue::Prefix | IceValue::Nothing => Ok(None),
         }
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        self.stat_in(&*self.fresh()?, key, &mut None)
+        self.stat_in(key, &mut None)
     }
 
     fn stat_many(
@@ -504,25 +452,17 @@ impl Readable for IcechunkStore {
         keys: &mut dyn Iterator<Item = Key>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        let opened = match self.fresh() {
-            Ok(opened) => opened,
-            Err(e) => {
-                keys.map(|_| Err(e.clone())).all(each);
-                return;
-            }
-        };
         // chunks of one file are neighbors, and one request tells of all of them
         let mut latest = None;
         for key in keys {
-            if !each(self.stat_in(&opened, &key, &mut latest)) {
+            if !each(self.stat_in(&key, &mut latest)) {
                 return;
             }
         }
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
-        let opened = self.fresh()?;
-        let snapshot = &opened.0.snapshot;
+        let snapshot = &self.found.snapshot;
         let is_node = snapshot.is_prefix(prefix.as_str());
         let documents = is_node.then(|| SortedListing::new(snapshot.clone(), prefix).map(Ok));
         let chunks = match snapshot.array_of(prefix.as_str())? {
@@ -547,31 +487,13 @@ impl Readable for IcechunkStore {
     }
 
     fn concurrency(&self) -> usize {
-        *self.concurrency.get_or_init(|| {
-            self.files()
-                .concurrency()
-                .max(self.targets.max_concurrency())
-        })
+        self.files()
+            .concurrency()
+            .max(self.targets.max_concurrency())
     }
 
     fn forget(&self, _prefix: &Key) {
         self.targets.forget();
-        if self.wanted.can_move() {
-            self.opened.forget();
-        }
-    }
-
-    fn commit_at(&self, key: &Key) -> Result<Option<(IceRef, IceCommit)>> {
-        if !key.is_root() {
-            return Ok(None);
-        }
-        let commit = self.fresh()?.0.snapshot.commit.clone();
-        Ok(Some((self.wanted.clone(), commit)))
-    }
-
-    fn history(&self, count: usize) -> Result<Option<IceHistory>> {
-        let id = self.fresh()?.0.snapshot.commit.id;
-        self.manifests.repository.history(id, count).map(Some)
     }
 
     fn location(&self) -> String {

@@ -33,7 +33,9 @@ mod zip;
 pub use counted::{Counted, get_counted, get_end_by_stat};
 pub use directory::DirectoryStore;
 pub use disk_cache::DiskCache;
-pub use icechunk::{IceCommit, IceHistory, IceHistoryStore, IceRef, IcechunkStore, ObjectId};
+pub use icechunk::{
+    IceCommit, IceHistory, IceRef, IceRepositoryStore, IcechunkStore, ObjectId, Snapshots,
+};
 pub use key::{Key, MAX_DEPTH, escaped};
 pub use level::{FirstNames, PagedListing, Reach, ValuePage, ValuePages};
 pub use level_cache::LevelCache;
@@ -446,16 +448,9 @@ pub trait Readable: Send + Sync {
         self.below().map_or(Ok(None), |below| below.file(key))
     }
 
-    /// Returns which version of the store is read, if `key` is the root of what is read of a
-    /// repository that keeps versions.
-    fn commit_at(&self, key: &Key) -> Result<Option<(IceRef, IceCommit)>> {
-        self.below().map_or(Ok(None), |below| below.commit_at(key))
-    }
-
-    /// Returns the names of the versions in the repository of the store, and the latest `count`
-    /// versions up to the one that is read.
-    fn history(&self, count: usize) -> Result<Option<IceHistory>> {
-        self.below().map_or(Ok(None), |below| below.history(count))
+    /// Returns what the store knows of snapshots, if it is a repository that keeps them.
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        self.below().and_then(|below| below.snapshots())
     }
 
     /// Returns the location of the store, for messages and the mount table.

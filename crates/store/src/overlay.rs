@@ -32,8 +32,8 @@ pub use overlay_directory::OverlayDirectory;
 pub use record::ChangeKind;
 
 use super::{
-    EntryKind, Hint, IceCommit, IceHistory, IceRef, Key, Listing, Permissions, Readable, Stat,
-    Store, SubtreeLocks, Version, both, stat_many_with,
+    EntryKind, Hint, Key, Listing, Permissions, Readable, Snapshots, Stat, Store, SubtreeLocks,
+    Version, both, stat_many_with,
 };
 use record::ChangeRecord;
 use std::fs::File;
@@ -374,12 +374,8 @@ impl Readable for OverlayStore {
         self.lower.concurrency()
     }
 
-    fn commit_at(&self, key: &Key) -> Result<Option<(IceRef, IceCommit)>> {
-        self.lower.commit_at(key)
-    }
-
-    fn history(&self, count: usize) -> Result<Option<IceHistory>> {
-        self.lower.history(count)
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        self.lower.snapshots()
     }
 
     fn forget(&self, prefix: &Key) {

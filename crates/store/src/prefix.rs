@@ -2,8 +2,8 @@
 //! prefix is.
 
 use super::{
-    Hint, IceCommit, IceHistory, IceRef, Key, KeyLock, Listing, ModeTarget, Readable, Replaces,
-    Space, Stat, Store, ValuePiece, Version,
+    Hint, Key, KeyLock, Listing, ModeTarget, Readable, Replaces, Space, Stat, Store, ValuePiece,
+    Version,
 };
 use std::fs::File;
 use std::ops::Range;
@@ -80,20 +80,6 @@ impl Readable for PrefixStore {
 
     fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
         self.below.file(&self.full(key))
-    }
-
-    fn commit_at(&self, key: &Key) -> Result<Option<(IceRef, IceCommit)>> {
-        // the root of a group stands for that of the repository
-        let key = if key.is_root() {
-            Key::root()
-        } else {
-            self.full(key)
-        };
-        self.below.commit_at(&key)
-    }
-
-    fn history(&self, count: usize) -> Result<Option<IceHistory>> {
-        self.below.history(count)
     }
 
     fn location(&self) -> String {

@@ -1,6 +1,6 @@
 //! Directories of stores: where on a path a store begins. The name decides, so that nothing is read
-//! to find out: `NAME.zarr` is a store, `NAME.zarr.zip` one in an archive, and a store inside a
-//! store is a part of it.
+//! to find out: `NAME.zarr` is a store, `NAME.zarr.zip` one in an archive, `NAME.icechunk` one in a
+//! repository, and a store inside a store is a part of it.
 
 use super::{DOCUMENTS, Hierarchy};
 use zarrfs_base::error::Result;
@@ -12,6 +12,9 @@ const DIRECTORY: &str = ".zarr";
 
 /// Ending of the names of stores in archives.
 const ARCHIVE: &str = ".zarr.zip";
+
+/// Ending of the names of stores in repositories.
+const REPOSITORY: &str = ".icechunk";
 
 /// Returns whether the name belongs to a store in an archive.
 pub(super) fn is_archive_name(name: &str) -> bool {
@@ -27,15 +30,15 @@ fn has_ending(name: &str, ending: &str) -> bool {
     end.is_some_and(|end| end.eq_ignore_ascii_case(ending))
 }
 
-/// Returns the root of the store that holds `key`, and whether it is an archive; `None` outside all
-/// stores.
+/// Returns the root of the store that holds `key`, and whether it is an archive or a repository;
+/// `None` outside all stores.
 fn store_of(key: &Key) -> Option<(Key, bool)> {
     let mut end = 0;
     for name in key.as_str().split('/') {
         end += name.len();
-        let is_archive = is_archive_name(name);
-        if is_archive || has_ending(name, DIRECTORY) {
-            return Some((Key::root().join(&key.as_str()[..end]), is_archive));
+        let is_nested = is_archive_name(name) || has_ending(name, REPOSITORY);
+        if is_nested || has_ending(name, DIRECTORY) {
+            return Some((Key::root().join(&key.as_str()[..end]), is_nested));
         }
         end += 1;
     }
@@ -47,11 +50,11 @@ pub(super) fn is_outside(key: &Key) -> bool {
     store_of(key).is_none()
 }
 
-/// Splits a key at or below an archive: returns the key of the archive, and the rest.
-pub(super) fn split_archive(key: &Key) -> Option<(Key, Key)> {
-    let (archive, _) = store_of(key).filter(|(_, is_archive)| *is_archive)?;
-    let inside = key.relative_to(&archive)?;
-    Some((archive, inside))
+/// Splits a key at or below an archive or a repository: returns its key, and the rest.
+pub(super) fn split_nested(key: &Key) -> Option<(Key, Key)> {
+    let (root, _) = store_of(key).filter(|(_, is_nested)| *is_nested)?;
+    let inside = key.relative_to(&root)?;
+    Some((root, inside))
 }
 
 impl Hierarchy {
@@ -111,14 +114,14 @@ impl Hierarchy {
         Ok(false)
     }
 
-    /// Checks that `key` is not in an archive of a directory of stores, whose other stores can be
-    /// written.
+    /// Checks that `key` is not in an archive or a repository of a directory of stores, whose other
+    /// stores can be written.
     ///
     /// # Errors
     ///
     /// EROFS if it is.
     pub fn check_not_archived(&self, key: &Key) -> Result<()> {
-        if self.holds_stores && split_archive(key).is_some() {
+        if self.holds_stores && split_nested(key).is_some() {
             self.store.check_writable(key)
         } else {
             Ok(())
@@ -141,12 +144,12 @@ mod tests {
     #[test]
     fn the_first_name_of_a_store_on_a_path_decides() {
         let of = |key: &str| {
-            store_of(&Key::root().join(key))
-                .map(|(root, is_archive)| (root.to_string(), is_archive))
+            store_of(&Key::root().join(key)).map(|(root, is_nested)| (root.to_string(), is_nested))
         };
-        let found = |root: &str, is_archive| Some((root.to_string(), is_archive));
+        let found = |root: &str, is_nested| Some((root.to_string(), is_nested));
         assert_eq!(of("a/b.zarr/c.zarr.zip/d"), found("/a/b.zarr", false));
         assert_eq!(of("b.ZARR.Zip"), found("/b.ZARR.Zip", true));
+        assert_eq!(of("a/r.icechunk/b.zarr"), found("/a/r.icechunk", true));
         assert_eq!(
             of("x/\u{e9}.zarr.zip/a/0"),
             found("/x/\u{e9}.zarr.zip", true)
@@ -164,7 +167,7 @@ mod tests {
             assert_eq!(of(outside), None, "{outside}");
         }
         let split = |key: &str| {
-            split_archive(&Key::root().join(key)).map(|(a, b)| (a.to_string(), b.to_string()))
+            split_nested(&Key::root().join(key)).map(|(a, b)| (a.to_string(), b.to_string()))
         };
         assert_eq!(
             split("s/b.zarr.zip"),

@@ -6,7 +6,9 @@
 
 use super::node::inode;
 use super::{Node, ROOT_INODE};
+use lru::LruCache;
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use zarrfs_base::memory::lock;
@@ -24,6 +26,9 @@ const STEP: usize = LIMIT / 16;
 /// (measured: 170).
 const NODE_BYTES: usize = 180;
 
+/// Maximum number of names under which directories stay in snapshots.
+const MAX_SETTLED: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+
 /// Nodes by inode number.
 #[derive(Default)]
 pub struct LiveNodes {
@@ -38,6 +43,8 @@ struct KnownNodes {
     /// Numbers that differ from [`Node::inode`]: those of renamed nodes, and of nodes at a path
     /// whose number was taken. The key is the path, and whether it is that of a directory.
     numbers: HashMap<(bool, Key), u64>,
+    /// Directories by the names under which they stay in a snapshot.
+    settled: LruCache<Key, u64>,
     /// Bytes that the nodes take.
     bytes: usize,
     /// Bytes at which the kernel is asked to forget names.
@@ -53,6 +60,17 @@ struct Live {
     lookups: u64,
     /// The clock's value when a request last named the node.
     used: u64,
+    /// Whether it is opened although its branch has another snapshot.
+    left: LeftSnapshot,
+}
+
+/// What becomes of the opening of a file whose branch has moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LeftSnapshot {
+    Unknown,
+    /// It fails until the kernel has looked up the file again.
+    Refused,
+    Opened,
 }
 
 impl Default for KnownNodes {
@@ -61,6 +79,7 @@ impl Default for KnownNodes {
         KnownNodes {
             nodes,
             numbers,
+            settled: LruCache::new(MAX_SETTLED),
             bytes: 0,
             threshold: LIMIT,
             clock: 0,
@@ -98,7 +117,11 @@ impl LiveNodes {
             node: None,
             lookups: 0,
             used: now,
+            left: LeftSnapshot::Unknown,
         });
+        if live.left == LeftSnapshot::Refused {
+            live.left = LeftSnapshot::Opened;
+        }
         live.lookups += 1;
         live.used = now;
         // the same path may have become something else
@@ -113,6 +136,22 @@ impl LiveNodes {
             self.is_crowded.store(true, Ordering::Relaxed);
         }
         number
+    }
+
+    /// Records the name under which the directory with an inode number stays in a snapshot.
+    pub fn settled(&self, name: Key, inode: u64) {
+        lock(&self.known).settled.put(name, inode);
+    }
+
+    /// Returns whether the opening of a file fails whose branch has moved.
+    pub fn refuses(&self, inode: u64) -> bool {
+        match lock(&self.known).nodes.get_mut(&inode) {
+            Some(live) if live.left != LeftSnapshot::Opened => {
+                live.left = LeftSnapshot::Refused;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Subtracts `count` lookups of an inode number.
@@ -224,6 +263,11 @@ impl KnownNodes {
     fn number(&self, node: &Node) -> u64 {
         let own = node.inode();
         let at = place(node);
+        if let Some(number) = self.settled.peek(&at.1)
+            && at.0
+        {
+            return *number;
+        }
         if let Some(number) = self.numbers.get(&at) {
             return *number;
         }

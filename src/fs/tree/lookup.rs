@@ -5,8 +5,8 @@
 use super::levels::{is_key_like, is_level_name, is_partial};
 use super::names::{ARRAY_FILES, GROUP_FILES};
 use super::{
-    Attributes, CONTROL, ControlFile, FLAT, Name, Node, Tree, View, chunk_named, has_flat,
-    is_hidden,
+    Attributes, CONTROL, ControlFile, FLAT, Name, Node, ROOT_INODE, Tree, View, chunk_named,
+    has_flat, is_hidden,
 };
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
@@ -67,7 +67,7 @@ impl Tree {
     /// Looks up `name` in the directory `parent`, with its attributes. Returns `None` if there is
     /// no such name.
     pub fn lookup(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
-        if name == CONTROL && *parent == Node::Directory(Key::root()) {
+        if name == CONTROL && self.inode(parent) == ROOT_INODE {
             // send no request, since a server may not answer
             let node = Node::ControlDirectory;
             let attributes = self.attributes_of_found(&node)?;

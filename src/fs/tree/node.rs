@@ -183,11 +183,6 @@ impl Node {
     pub fn inode(&self) -> u64 {
         inode(self.is_directory(), self.path().as_str())
     }
-
-    /// Returns the inode number of the directory above.
-    pub fn parent_inode(&self) -> u64 {
-        inode(true, self.path().parent().as_str())
-    }
 }
 
 /// Returns the inode number of a path.

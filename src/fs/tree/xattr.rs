@@ -43,7 +43,8 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
         _ => {}
     }
     if let Node::Directory(key) = node
-        && let Some((read, commit)) = tree.hierarchy().store().commit_at(key)?
+        && let Some(snapshots) = tree.hierarchy().store().snapshots()
+        && let Some((read, commit)) = snapshots.commit_at(key)?
         && tree.may_tell(audience, node, &key.join(ZARR_JSON))?
     {
         let branch = match read {

@@ -8,7 +8,7 @@ use super::ice_file::{self, IceFileKind};
 use super::object_id::ObjectId;
 use super::snapshot::{IceCommit, IceSnapshot, time_of};
 use crate::reopening::present;
-use crate::{Entry, EntryKind, Key, Permissions, Stat, Store, both};
+use crate::{EntryKind, Key, Permissions, Stat, Store, both};
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use percent_encoding::{CONTROLS, percent_decode_str, utf8_percent_encode};
 use std::collections::HashSet;
@@ -173,16 +173,8 @@ pub(super) struct IceRepository {
 
 impl IceRepository {
     pub fn new(below: Arc<dyn Store>, spill: Option<PathBuf>) -> Self {
-        // a listing, which the store may know, costs no request more
-        let listed = below.lists_all().then(|| below.list(&Key::root()).ok());
-        let names: Option<Vec<Entry>> = listed
-            .flatten()
-            .and_then(|names| names.take(MAX_LISTED).collect::<Result<_>>().ok());
-        let is_first = names.is_some_and(|names| {
-            names.len() < MAX_LISTED && names.iter().all(|entry| entry.name != REPOSITORY)
-        });
         IceRepository {
-            is_first: AtomicBool::new(is_first),
+            is_first: AtomicBool::new(false),
             below,
             spill,
         }

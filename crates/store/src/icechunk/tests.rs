@@ -188,9 +188,15 @@ fn groups_arrays_and_chunks_are_listed() {
 #[test]
 fn a_branch_moves_after_an_opening_and_a_tag_stays() {
     let below = memory();
-    let main = open(below.clone(), "branch:main").unwrap();
+    let branch = |below: &Arc<MemoryStore>| {
+        let head = open(below.clone(), "branch:main").unwrap();
+        IceRepositoryStore::of_branch(head, Key::root())
+    };
+    let main = branch(&below);
     let tag = open(below.clone(), "tag:v1").unwrap();
     assert_eq!(names(&tag, ""), ["zarr.json"]);
+    let settled = |store: &IceRepositoryStore| store.settled(&Key::root()).unwrap().unwrap();
+    let second = settled(&main);
     put(&below, "repo", &repository(0));
     assert!(
         get(&main, "g/zarr.json").unwrap().is_some(),
@@ -198,8 +204,37 @@ fn a_branch_moves_after_an_opening_and_a_tag_stays() {
     );
     main.forget(&Key::root());
     assert!(get(&main, "g/zarr.json").unwrap().is_none());
+    // what was found before stays
+    let first = settled(&main);
+    assert_ne!(first, second);
+    for (prefix, is_left) in [(&first, false), (&second, true)] {
+        let document = prefix.join("g/zarr.json");
+        assert_eq!(main.stat(&document).unwrap().is_some(), is_left);
+        assert_eq!(main.is_left(&document).unwrap(), is_left);
+        assert!(!main.is_left(&Key::root().join("g")).unwrap());
+    }
+    assert!(main.settled(&second).unwrap().is_none());
+    for (settled, lasting) in [
+        (&second, ""),
+        (&second.join("g/a"), "g/a"),
+        (&Key::root().join("g/@x"), "g/@x"),
+    ] {
+        assert_eq!(IceRepositoryStore::lasting_key(settled), key(lasting));
+    }
+    // a branch that moves back leaves the other snapshot
+    put(&below, "repo", &repository(1));
+    assert!(!main.is_left(&second).unwrap() && main.is_left(&first).unwrap());
+    // a snapshot that is gone is an error: without one, its chunks would have the fill value
+    let other = branch(&below);
+    below
+        .delete(&key(&format!("snapshots/{}", ObjectId(SNAPSHOTS[0]))))
+        .unwrap();
+    let e = other.stat(&first.join("g/a/c/0/0")).unwrap_err();
+    assert_eq!(e.errno(), libc::EIO, "{e}");
+    put_snapshot(&below, SNAPSHOTS[0], vec![group("/")]);
     below.delete(&key("repo")).unwrap();
     assert_eq!(main.stat(&key("zarr.json")).unwrap_err().errno(), libc::EIO);
+    assert!(main.stat(&second.join("zarr.json")).unwrap().is_some());
     assert!(tag.stat(&key("zarr.json")).unwrap().is_some());
     let snapshot = format!("snapshot:{}", ObjectId(SNAPSHOTS[1]));
     assert!(
@@ -269,7 +304,10 @@ fn repositories_of_the_package_hold_the_nodes_that_it_read() {
                 .collect::<Vec<_>>()
         };
         let main = open(below.clone(), "branch:main").unwrap();
-        let mut history = main.history(100).unwrap().unwrap();
+        let mut history = IceRepositoryStore::of_snapshot(main, Key::root())
+            .history(100)
+            .unwrap()
+            .unwrap();
         // the package can look it up, and does not list it
         history
             .tags
@@ -282,9 +320,8 @@ fn repositories_of_the_package_hold_the_nodes_that_it_read() {
         assert_eq!(sorted(history.tags), sorted(ids("tags")), "{name}");
         for (id, expected) in repository["snapshots"].as_object().unwrap() {
             let store = open(below.clone(), &format!("snapshot:{id}")).unwrap();
-            let (_, commit) = store.commit_at(&Key::root()).unwrap().unwrap();
             assert_eq!(
-                commit.message,
+                store.commit().message,
                 expected["message"].as_str().unwrap(),
                 "{name} {id}"
             );

@@ -31,14 +31,15 @@ fn store_with(prefix: &str, chunk: &[u8]) -> Vec<u8> {
     )
 }
 
-fn opened(folder: &Path) -> ArchivesStore {
-    ArchivesStore::new(
+fn opened(folder: &Path) -> NestedStores {
+    NestedStores::new(
         Arc::new(DirectoryStore::open(folder).unwrap().without_fsync()),
         Arc::default(),
+        Box::new(|_, _| Ok(None)),
     )
 }
 
-fn get(store: &ArchivesStore, name: &str) -> Result<Option<Vec<u8>>> {
+fn get(store: &NestedStores, name: &str) -> Result<Option<Vec<u8>>> {
     let mut value = Vec::new();
     Ok(store.get(&key(name), 1 << 20, &mut value)?.map(|_| value))
 }
@@ -167,7 +168,7 @@ fn a_listing_and_stats_open_no_archive() {
 #[test]
 fn few_archives_are_open_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
-    let most = OPEN_ARCHIVES.get();
+    let most = OPEN_STORES.get();
     (0..most + 10).for_each(|i| {
         write(
             folder.path(),

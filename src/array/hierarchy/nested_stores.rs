@@ -1,8 +1,9 @@
-//! A layer over a store that shows each archive `NAME.zarr.zip` as a directory of that name. An
-//! archive is opened when a key in it is asked for, and closed again when others are used more or
-//! memory is short. This module must not know the content of archives.
+//! A layer over a directory of stores that shows what is in an archive `NAME.zarr.zip`, or in a
+//! repository `NAME.icechunk`, as a directory of that name. It is opened when a key in it is asked
+//! for, and closed again when others are used more or memory is short. This module must not know
+//! the content of archives and repositories.
 
-use super::stores::{is_archive_name, is_outside, split_archive};
+use super::stores::{is_archive_name, is_outside, split_nested};
 use lru::LruCache;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,36 +16,42 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{
-    Entry, EntryKind, Key, KeyLock, Listing, ModeTarget, Permissions, Readable, Replaces, Stat,
-    Store, ValuePiece, Version, ZipStore,
+    Entry, EntryKind, IceCommit, IceHistory, IceRef, Key, KeyLock, Listing, ModeTarget,
+    Permissions, Readable, Replaces, Snapshots, Stat, Store, ValuePiece, Version, ZipStore,
 };
 
-/// Maximum number of open archives. Each takes a file descriptor and the memory of its directory.
-const OPEN_ARCHIVES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+/// Maximum number of open archives and repositories. An archive takes a file descriptor and the
+/// memory of its directory.
+const OPEN_STORES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
-/// A store whose archives are shown as directories.
-pub struct ArchivesStore {
+/// A store whose archives and repositories are shown as directories.
+pub struct NestedStores {
     below: Arc<dyn Store>,
     stats: Arc<Stats>,
-    opened: Arc<OpenedArchives>,
+    open_repository: OpenRepository,
+    opened: Arc<OpenedStores>,
 }
 
-/// The archives that were used last. The lock protects the map alone.
-struct OpenedArchives(Mutex<LruCache<Key, Arc<ArchiveSlot>>>);
+/// Opens the repository at a key of a store; `None` if there is none.
+pub type OpenRepository =
+    Box<dyn Fn(&Arc<dyn Store>, &Key) -> Result<Option<Arc<dyn Store>>> + Send + Sync>;
 
-/// An archive; `None` before it was opened. The lock is held while it is opened, so that only one
-/// thread does so.
+/// The archives and repositories that were used last. The lock protects the map alone.
+struct OpenedStores(Mutex<LruCache<Key, Arc<StoreSlot>>>);
+
+/// An archive or a repository; `None` before it was opened. The lock is held while it is opened, so
+/// that only one thread does so.
 #[derive(Default)]
-struct ArchiveSlot(Mutex<Option<OpenedArchive>>);
+struct StoreSlot(Mutex<Option<OpenedStore>>);
 
-/// The outcome of opening an archive, and the version that was opened.
-struct OpenedArchive {
+/// The outcome of opening an archive or a repository, and the version that was opened.
+struct OpenedStore {
     version: Version,
-    archive: Result<Arc<ZipStore>>,
+    store: Result<Arc<dyn Store>>,
 }
 
-impl OpenedArchives {
-    fn slot(&self, archive: &Key) -> Arc<ArchiveSlot> {
+impl OpenedStores {
+    fn slot(&self, archive: &Key) -> Arc<StoreSlot> {
         lock(&self.0)
             .get_or_insert(archive.clone(), Arc::default)
             .clone()
@@ -59,7 +66,7 @@ impl OpenedArchives {
 
     fn close(
         &self,
-        archives: &mut LruCache<Key, Arc<ArchiveSlot>>,
+        archives: &mut LruCache<Key, Arc<StoreSlot>>,
         is_closed: impl Fn(&Key) -> bool,
     ) {
         let keys: Vec<Key> = archives
@@ -72,7 +79,7 @@ impl OpenedArchives {
     }
 }
 
-impl Reclaim for OpenedArchives {
+impl Reclaim for OpenedStores {
     fn reclaim(&self) {
         if let Ok(mut archives) = self.0.try_lock() {
             self.close(&mut archives, |_| true);
@@ -80,101 +87,117 @@ impl Reclaim for OpenedArchives {
     }
 }
 
-impl ArchivesStore {
-    /// Returns the store `below` with its archives as directories.
-    pub fn new(below: Arc<dyn Store>, stats: Arc<Stats>) -> Self {
-        let opened = Arc::new(OpenedArchives(Mutex::new(LruCache::new(OPEN_ARCHIVES))));
+impl NestedStores {
+    /// Returns the store `below` with its archives and repositories as directories.
+    pub fn new(below: Arc<dyn Store>, stats: Arc<Stats>, open_repository: OpenRepository) -> Self {
+        let opened = Arc::new(OpenedStores(Mutex::new(LruCache::new(OPEN_STORES))));
         memory::register(&opened);
-        ArchivesStore {
+        NestedStores {
             below,
             stats,
+            open_repository,
             opened,
         }
     }
 
     /// Calls `ask` with the store that holds `key`, and with the key in it.
     fn at<T>(&self, key: &Key, mut ask: impl FnMut(&dyn Store, &Key) -> Result<T>) -> Result<T> {
-        let Some((archive, inside)) = split_archive(key) else {
+        let Some((root, inside)) = split_nested(key) else {
             return ask(&*self.below, key);
         };
-        let Some(opened) = self.open(&archive)? else {
+        let Some(opened) = self.open(&root)? else {
             return ask(&*self.below, key);
         };
         let asked = ask(&*opened, &inside);
         // another program may have removed the archive, or put a directory in its place
-        if asked.is_err() && !self.is_archive(&archive)? {
-            self.opened.close_below(&archive);
+        if asked.is_err() && self.stat_nested(&root)?.is_none() {
+            self.opened.close_below(&root);
             return ask(&*self.below, key);
         }
         asked
     }
 
-    /// Opens an archive; `None` if there is no file of this name. The error of a damaged archive is
-    /// kept until the file changes, since reading a large one takes long.
-    fn open(&self, key: &Key) -> Result<Option<Arc<ZipStore>>> {
+    /// Opens an archive or a repository; `None` if there is none of this name. The error of a
+    /// damaged archive is kept until the file changes, since reading a large one takes long.
+    fn open(&self, key: &Key) -> Result<Option<Arc<dyn Store>>> {
         let slot = self.opened.slot(key);
         let mut opened = lock(&slot.0);
-        if let Some(OpenedArchive {
-            archive: Ok(archive),
-            ..
+        if let Some(OpenedStore {
+            store: Ok(store), ..
         }) = &*opened
         {
-            return Ok(Some(archive.clone()));
+            return Ok(Some(store.clone()));
         }
-        let stat = self.below.stat(key).map_err(|e| e.context(key))?;
-        let Some(stat) = stat.filter(|stat| stat.kind == EntryKind::Value) else {
+        let Some(stat) = self.stat_nested(key).map_err(|e| e.context(key))? else {
             self.opened.close_below(key);
             return Ok(None);
         };
-        if let Some(OpenedArchive {
+        if let Some(OpenedStore {
             version,
-            archive: Err(e),
+            store: Err(e),
         }) = &*opened
             && *version == stat.version
         {
             return Err(e.clone());
         }
-        let archive = match ZipStore::open(self.below.clone(), key) {
+        let found = if is_archive_name(key.name()) {
+            let archive = ZipStore::open(self.below.clone(), key);
+            archive.map(|archive| {
+                let archive = archive.skipping_folder().with_stats(self.stats.clone());
+                Some(Arc::new(archive) as Arc<dyn Store>)
+            })
+        } else {
+            (self.open_repository)(&self.below, key)
+        };
+        let store = match found {
+            Ok(None) => return Ok(None),
             Err(e) if e.kind() == Kind::NotFound => return Ok(None),
             Err(e) => Err(e.context(key)),
-            Ok(archive) => Ok(Arc::new(
-                archive.skipping_folder().with_stats(self.stats.clone()),
-            )),
+            Ok(Some(store)) => Ok(store),
         };
-        let is_transient = matches!(&archive, Err(e) if matches!(e.kind(), Kind::System(_)));
-        *opened = (!is_transient).then(|| OpenedArchive {
+        let is_transient = matches!(&store, Err(e) if matches!(e.kind(), Kind::System(_)));
+        *opened = (!is_transient).then(|| OpenedStore {
             version: stat.version,
-            archive: archive.clone(),
+            store: store.clone(),
         });
-        archive.map(Some)
+        store.map(Some)
     }
 
-    fn is_archive(&self, key: &Key) -> Result<bool> {
-        Ok(self
-            .below
-            .stat(key)?
-            .is_some_and(|stat| stat.kind == EntryKind::Value))
+    /// Returns the metadata of what may be opened under a name: the file of an archive, the
+    /// directory of a repository.
+    fn stat_nested(&self, key: &Key) -> Result<Option<Stat>> {
+        let kind = if is_archive_name(key.name()) {
+            EntryKind::Value
+        } else {
+            EntryKind::Prefix
+        };
+        let stat = self.below.stat(key)?;
+        Ok(stat.filter(|stat| stat.kind == kind))
     }
 
-    /// Returns an error if `key` is in an archive, or would be one.
+    /// Returns an error if `key` is in an archive or a repository, or would be an archive.
     fn check_outside(&self, key: &Key) -> Result<()> {
-        let Some((archive, _)) = split_archive(key) else {
+        let Some((root, _)) = split_nested(key) else {
             return Ok(());
         };
-        match self.below.stat(&archive)? {
-            Some(stat) if stat.kind == EntryKind::Prefix => Ok(()),
-            _ => {
-                let why = format!(
-                    "{archive}: archives are read-only in a mount; change the file itself, or unpack it"
-                );
-                Err(Error::new(Kind::ReadOnly, why))
+        let why = if !is_archive_name(root.name()) {
+            if self.open(&root)?.is_none() {
+                return Ok(());
             }
-        }
+            "repositories are read-only in a mount"
+        } else {
+            let stat = self.below.stat(&root)?;
+            if stat.is_some_and(|stat| stat.kind == EntryKind::Prefix) {
+                return Ok(());
+            }
+            "archives are read-only in a mount; change the file itself, or unpack it"
+        };
+        Err(Error::new(Kind::ReadOnly, why).context(root))
     }
 
-    /// Returns the store below if `key` lies in no archive.
+    /// Returns the store below if `key` lies in no archive and no repository.
     fn outside(&self, key: &Key) -> Option<&dyn Store> {
-        split_archive(key).is_none().then_some(&*self.below)
+        split_nested(key).is_none().then_some(&*self.below)
     }
 }
 
@@ -196,7 +219,7 @@ fn as_directory(stat: Stat) -> Stat {
 
 /// Returns whether `key` names an archive itself.
 fn is_archive_key(key: &Key) -> bool {
-    split_archive(key).is_some_and(|(_, inside)| inside.is_root())
+    split_nested(key).is_some_and(|(_, inside)| inside.is_root())
 }
 
 /// Shows an archive in a listing as a directory.
@@ -212,7 +235,7 @@ fn listed(entry: Entry) -> Entry {
     }
 }
 
-impl Readable for ArchivesStore {
+impl Readable for NestedStores {
     fn below(&self) -> Option<&dyn Store> {
         Some(&*self.below)
     }
@@ -242,7 +265,7 @@ impl Readable for ArchivesStore {
         keys: &mut dyn Iterator<Item = Key>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        let is_inside = |key: &Key| split_archive(key).is_some_and(|(_, inside)| !inside.is_root());
+        let is_inside = |key: &Key| split_nested(key).is_some_and(|(_, inside)| !inside.is_root());
         let mut keys = keys.peekable();
         let mut continues = true;
         while continues && let Some(key) = keys.peek() {
@@ -280,10 +303,10 @@ impl Readable for ArchivesStore {
     }
 
     fn forget(&self, prefix: &Key) {
-        let archive = split_archive(prefix).map(|(archive, _)| archive);
+        let archive = split_nested(prefix).map(|(archive, _)| archive);
         let is_meant =
             |key: &Key| archive.as_ref() == Some(key) || key.relative_to(prefix).is_some();
-        let meant: Vec<Arc<ArchiveSlot>> = {
+        let meant: Vec<Arc<StoreSlot>> = {
             let archives = lock(&self.opened.0);
             archives
                 .iter()
@@ -292,13 +315,12 @@ impl Readable for ArchivesStore {
                 .collect()
         };
         for slot in meant {
-            // an archive that is being opened is new
-            if let Ok(Some(OpenedArchive {
-                archive: Ok(archive),
-                ..
+            // one that is being opened is new
+            if let Ok(Some(OpenedStore {
+                store: Ok(store), ..
             })) = slot.0.try_lock().as_deref()
             {
-                archive.forget(&Key::root());
+                store.forget(&Key::root());
             }
         }
         self.below.forget(archive.as_ref().unwrap_or(prefix));
@@ -308,12 +330,59 @@ impl Readable for ArchivesStore {
         self.at(key, |store, key| store.file(key))
     }
 
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+
     fn location(&self) -> String {
         self.below.location()
     }
 }
 
-impl Store for ArchivesStore {
+impl NestedStores {
+    /// Asks the repository that holds `key`, with the key in it.
+    fn in_repository<T>(
+        &self,
+        key: &Key,
+        ask: impl FnOnce(&dyn Snapshots, &Key) -> Result<T>,
+    ) -> Result<Option<(Key, T)>> {
+        let Some((root, inside)) = split_nested(key) else {
+            return Ok(None);
+        };
+        // an archive that was not used yet stays closed
+        if is_archive_name(root.name()) {
+            return Ok(None);
+        }
+        let opened = self.open(&root)?;
+        match opened.as_ref().and_then(|opened| opened.snapshots()) {
+            Some(snapshots) => Ok(Some((root, ask(snapshots, &inside)?))),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Snapshots for NestedStores {
+    fn settled(&self, key: &Key) -> Result<Option<Key>> {
+        let found = self.in_repository(key, |snapshots, key| snapshots.settled(key))?;
+        Ok(found.and_then(|(root, settled)| Some(root.join_key(&settled?))))
+    }
+
+    fn is_left(&self, key: &Key) -> Result<bool> {
+        let found = self.in_repository(key, |snapshots, key| snapshots.is_left(key))?;
+        Ok(found.is_some_and(|(_, is_left)| is_left))
+    }
+
+    fn commit_at(&self, key: &Key) -> Result<Option<(IceRef, IceCommit)>> {
+        let found = self.in_repository(key, |snapshots, key| snapshots.commit_at(key))?;
+        Ok(found.and_then(|(_, commit)| commit))
+    }
+
+    fn history(&self, _count: usize) -> Result<Option<IceHistory>> {
+        Ok(None)
+    }
+}
+
+impl Store for NestedStores {
     fn check_writable(&self, prefix: &Key) -> Result<()> {
         self.check_outside(prefix)?;
         self.below.check_writable(prefix)
