@@ -4,8 +4,11 @@
 //! file that writes it in the format's own terms. This module knows neither the names in a mount
 //! nor open files.
 
+use crate::array::hierarchy::Hierarchy;
+use crate::cache::Cache;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::Key;
 
 mod binary;
 mod calendar;
@@ -15,6 +18,7 @@ mod described;
 mod envi;
 mod form;
 mod grads;
+mod hdf5;
 mod meta_image;
 mod netcdf;
 mod nifti;
@@ -43,13 +47,70 @@ pub use described::{
     Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role,
 };
 pub use form::{ItemForm, ShownNumber, StoredInteger};
-pub use netcdf::{HeaderEdit, Moved, NetcdfOptions, NetcdfVersion, dataset};
+pub use hdf5::sets_flags_alone;
+pub use netcdf::{HeaderEdit, Moved, NetcdfOptions, NetcdfVersion};
 pub use records::FileSlice;
 pub use view::ArrayView;
 pub use vrt::VrtContent;
 
-/// The name of the file that shows a group as a netCDF file.
-pub const DATASET: &str = "dataset.nc";
+/// A format of files that show a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GroupFormat {
+    /// The arrays of the group, in netCDF's classic format.
+    Netcdf,
+    /// Everything below the group, in HDF5.
+    Hdf5,
+}
+
+impl GroupFormat {
+    /// All formats, in the order in which files are listed.
+    pub const ALL: [GroupFormat; 2] = [GroupFormat::Netcdf, GroupFormat::Hdf5];
+
+    /// Returns the name of the file in a group's directory.
+    pub fn name(self) -> &'static str {
+        match self {
+            GroupFormat::Netcdf => "dataset.nc",
+            GroupFormat::Hdf5 => "dataset.h5",
+        }
+    }
+
+    /// Returns the word for the format on the command line.
+    pub fn id(self) -> &'static str {
+        match self {
+            GroupFormat::Netcdf => "nc",
+            GroupFormat::Hdf5 => "h5",
+        }
+    }
+
+    /// Returns the format with this word.
+    pub fn of_id(id: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.id() == id)
+    }
+
+    /// Returns the format of the file with this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// Makes the file of the group at `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`zarrfs_base::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many
+    /// arrays for the memory.
+    pub fn file(
+        self,
+        hierarchy: &Hierarchy,
+        cache: &Cache,
+        key: &Key,
+        netcdf: &NetcdfOptions,
+    ) -> Result<Composite> {
+        match self {
+            GroupFormat::Netcdf => netcdf::dataset(hierarchy, cache, key, netcdf),
+            GroupFormat::Hdf5 => hdf5::file_of_group(hierarchy, cache, key),
+        }
+    }
+}
 
 /// Maximum number of flat bytes behind a header: no file is longer than 2^63 - 1 bytes.
 const MAX_FLAT: u64 = i64::MAX as u64 - (1 << 40);

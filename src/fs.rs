@@ -316,7 +316,7 @@ impl Fs {
             Node::ViewFile(key, view, ViewedFile::Flat) => {
                 self.open_view(inode, &node, (key, view), for_writing)?
             }
-            Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => {
+            Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => {
                 let (file, pages) = self.open_composite(inode, &node, for_writing, direct)?;
                 NewFile::new(Arc::new(file), pages)
             }

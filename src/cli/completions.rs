@@ -1,8 +1,8 @@
 //! `zarrfs completions`: prints completions of the command line for a shell.
 
-use super::header_options::{NETCDF, formats};
+use super::header_options::formats;
 use super::{Cli, CommandFailure, print};
-use crate::export::Format;
+use crate::export::{Format, GroupFormat};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Args, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
@@ -78,8 +78,9 @@ fn values(arg: &Arg) -> Vec<&'static str> {
             .into_iter()
             .chain(formats(false).map(Format::id))
             .collect(),
-        Some("containers") => ["all", "none", NETCDF]
+        Some("containers") => ["all", "none"]
             .into_iter()
+            .chain(GroupFormat::ALL.map(GroupFormat::id))
             .chain(formats(true).map(Format::id))
             .collect(),
         Some("views") => vec!["all", "none", "unpacked", "slices"],

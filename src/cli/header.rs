@@ -1,14 +1,14 @@
 //! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without
 //! FUSE.
 
-use super::header_options::{NETCDF, NetcdfArgs};
+use super::header_options::NetcdfArgs;
 use super::{
     CommandFailure, MemoryArgs, StoreArgs, StoreLocation, list_of, location, open_store, print,
 };
 use crate::array::Array;
 use crate::array::hierarchy::StoredNode;
 use crate::cache::Cache;
-use crate::export::{self, Composite, DATASET, Described, Format, PartContent};
+use crate::export::{self, Composite, Described, Format, GroupFormat, PartContent};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use zarrfs_store::{Key, Store};
 /// Arguments of `header`.
 #[derive(Args)]
 pub struct HeaderArgs {
-    /// Path of the array, or for nc of the group
+    /// Path of the array, or for nc and h5 of the group
     #[arg(value_name = "STORE/ARRAY")]
     path: StoreLocation,
     /// Print this header [default: list those that fit]
     ///
-    /// For npy, nii, tif and nc, the command prints the bytes that precede the values, for txt the
-    /// values. The list shows each file under the name that it has in a mount.
+    /// For npy, nii, tif, nc and h5, the command prints the bytes that precede the values, for txt
+    /// the values. The list shows each file under the name that it has in a mount.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     format: Option<Asked>,
     /// Print the list as JSON
@@ -45,14 +45,18 @@ pub struct HeaderArgs {
 #[derive(Clone, Copy)]
 enum Asked {
     Array(Format),
-    Dataset,
+    Group(GroupFormat),
 }
 
 /// Parses a value of `--format`.
 fn formats() -> impl TypedValueParser<Value = Asked> {
-    let words = Format::ALL.into_iter().map(Format::id).chain([NETCDF]);
-    PossibleValuesParser::new(words)
-        .map(|word| Format::of_id(&word).map_or(Asked::Dataset, Asked::Array))
+    let words = Format::ALL.into_iter().map(Format::id);
+    let parser = PossibleValuesParser::new(words.chain(GroupFormat::ALL.map(GroupFormat::id)));
+    parser.try_map(|word| {
+        let group = GroupFormat::of_id(&word).map(Asked::Group);
+        let asked = Format::of_id(&word).map(Asked::Array).or(group);
+        asked.ok_or("no such format")
+    })
 }
 
 fn ids(formats: impl IntoIterator<Item = Format>) -> String {
@@ -73,9 +77,12 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
     let cache = args.memory.cache(stats.clone());
     match (place, args.format) {
         (Some(StoredNode::Damaged(e)), _) => Err(e.context(shown).into()),
-        (Some(StoredNode::Array(_)), Some(Asked::Dataset)) => Err(CommandFailure::wrong_use(
-            format!("{shown}: an array; {NETCDF} is for groups"),
-        )),
+        (Some(StoredNode::Array(_)), Some(Asked::Group(format))) => {
+            let id = format.id();
+            Err(CommandFailure::wrong_use(format!(
+                "{shown}: an array; {id} is for groups"
+            )))
+        }
         (Some(StoredNode::Array(array)), asked) => {
             array.readable().map_err(|e| e.context(shown))?;
             match asked {
@@ -94,12 +101,14 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
         (_, Some(Asked::Array(_))) => Err(CommandFailure::not_found(format!(
             "{shown}: a group, not an array"
         ))),
-        (_, Some(Asked::Dataset)) => {
-            let file = export::dataset(&alone, &cache, &Key::root(), &args.netcdf.options())
-                .map_err(|e| e.context(shown))?;
-            print(before_values(&file))
+        (_, Some(Asked::Group(format))) => {
+            let file = format.file(&alone, &cache, &Key::root(), &args.netcdf.options());
+            print(before_values(&file.map_err(|e| e.context(shown))?))
         }
-        (_, None) => print(list(&[(NETCDF, DATASET)], args.json)),
+        (_, None) => {
+            let rows = GroupFormat::ALL.map(|format| (format.id(), format.name()));
+            print(list(&rows, args.json))
+        }
     }
 }
 

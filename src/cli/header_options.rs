@@ -4,13 +4,10 @@
 use super::{PROGRAMS, words};
 use crate::array::hierarchy::{Hierarchy, ShownFormat};
 use crate::cache::Cache;
-use crate::export::{Format, NetcdfOptions, NetcdfVersion};
+use crate::export::{Format, GroupFormat, NetcdfOptions, NetcdfVersion};
 use crate::fs::tree::{Headers, Tree, Views};
 use clap::Args;
 use std::sync::Arc;
-
-/// The word for a group's netCDF file.
-pub const NETCDF: &str = "nc";
 
 /// Options of `mount` and `ls`.
 #[derive(Args)]
@@ -101,9 +98,13 @@ impl HeadersArgs {
         let formats = Format::ALL
             .into_iter()
             .filter(|format| asked.iter().any(|list| list.contains(format)));
+        let groups = GroupFormat::ALL.into_iter().filter(|format| {
+            let is_implied = *format == GroupFormat::Netcdf && self.netcdf.is_given();
+            is_implied || self.containers.groups.contains(format)
+        });
         Headers {
             formats: formats.collect(),
-            dataset: self.containers.dataset || self.netcdf.is_given(),
+            groups: groups.collect(),
             netcdf: self.netcdf.options(),
         }
     }
@@ -125,9 +126,10 @@ fn headers_help() -> String {
 
 fn containers_help() -> String {
     format!(
-        "Show these containers\n\nnone, all, or some of {}, {NETCDF}: files that hold the same \
-         bytes in other programs' formats.",
-        words_of_all(true)
+        "Show these containers\n\nnone, all, or some of {}, {}: files that hold the same bytes \
+         in other programs' formats.",
+        words_of_all(true),
+        GroupFormat::ALL.map(GroupFormat::id).join(", ")
     )
 }
 
@@ -178,13 +180,18 @@ fn parse(text: &str, containers: bool) -> Result<Headers, String> {
             None if word == "all" => {
                 list.formats
                     .extend(formats(containers).filter(|format| !format.reads_values()));
-                list.dataset = containers;
+                let groups = GroupFormat::ALL.into_iter();
+                list.groups.extend(groups.filter(|_| containers));
             }
-            None if containers && word == NETCDF => list.dataset = true,
             None => {
+                if containers && let Some(format) = GroupFormat::of_id(word) {
+                    list.groups.push(format);
+                    continue;
+                }
+                let groups = GroupFormat::ALL.into_iter().filter(|_| containers);
                 let words: Vec<&str> = formats(containers)
                     .map(Format::id)
-                    .chain(containers.then_some(NETCDF))
+                    .chain(groups.map(GroupFormat::id))
                     .collect();
                 return Err(format!(
                     "{word:?} is not one of all, none, {}",
@@ -228,7 +235,8 @@ mod tests {
             let command =
                 HeadersArgs::augment_args(clap::Command::new("mount").no_binary_name(true));
             let args = HeadersArgs::from_arg_matches(&command.get_matches_from(words)).unwrap();
-            assert_eq!(args.shown().dataset, is_shown, "{words:?}");
+            let shown = args.shown().groups;
+            assert_eq!(shown.contains(&GroupFormat::Netcdf), is_shown, "{words:?}");
         }
     }
 
@@ -241,21 +249,27 @@ mod tests {
                     .iter()
                     .map(|format| format.id())
                     .collect::<Vec<_>>(),
-                list.dataset,
+                list.groups,
             )
         };
         assert_eq!(
             ids(parse_headers("vrt:npy,ctl")),
-            (vec!["vrt", "npy", "ctl"], false)
+            (vec!["vrt", "npy", "ctl"], vec![])
         );
-        assert_eq!(ids(parse_headers("none")), (vec![], false));
+        assert_eq!(ids(parse_headers("none")), (vec![], vec![]));
         assert_eq!(ids(parse_headers("all")).0.len(), 8);
         // the values of an array are read only if the user asks for them
         assert!(!ids(parse_headers("all")).0.contains(&"txt"));
         assert_eq!(ids(parse_headers("all,txt")).0.len(), 9);
-        assert_eq!(ids(parse_headers("txt")), (vec!["txt"], false));
-        assert_eq!(ids(parse_containers("nc")), (vec![], true));
-        assert_eq!(ids(parse_containers("all")), (vec!["nii", "tif"], true));
+        assert_eq!(ids(parse_headers("txt")), (vec!["txt"], vec![]));
+        assert_eq!(
+            ids(parse_containers("nc")),
+            (vec![], vec![GroupFormat::Netcdf])
+        );
+        assert_eq!(
+            ids(parse_containers("all")),
+            (vec!["nii", "tif"], GroupFormat::ALL.to_vec())
+        );
         for (text, containers) in [
             ("nii", false),
             ("npy", true),

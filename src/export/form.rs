@@ -30,6 +30,11 @@ pub enum ItemForm {
         /// The byte order of the stored characters.
         is_big_endian: bool,
     },
+    /// Floats of two bytes as floats of four, in the same byte order.
+    Single {
+        /// The byte order.
+        is_big_endian: bool,
+    },
     /// As physical values.
     Unpacked(Arc<Packing>),
 }
@@ -127,6 +132,7 @@ impl ItemForm {
         match *self {
             ItemForm::AsStored => 1,
             ItemForm::Reversed(size) | ItemForm::Utf8 { size, .. } => size.max(1),
+            ItemForm::Single { .. } => 2,
             ItemForm::Widened { stored, .. } => stored.number.size,
             ItemForm::Unpacked(ref packing) => packing.stored_size(),
         }
@@ -136,6 +142,7 @@ impl ItemForm {
     pub fn shown_item(&self) -> usize {
         match self {
             ItemForm::Widened { shown, .. } => shown.size(),
+            ItemForm::Single { .. } => 4,
             ItemForm::Unpacked(packing) => packing.shown_size(),
             same => same.stored_item(),
         }
@@ -202,6 +209,15 @@ impl ItemForm {
                     .chunks_exact_mut(size.max(1))
                     .for_each(|item| show_text(item, is_big_endian));
             }
+            ItemForm::Single { is_big_endian } => {
+                let (halves, singles) = float_types(is_big_endian);
+                let mut out = Vec::with_capacity(2 * bytes.len());
+                for item in bytes.as_chunks::<2>().0 {
+                    let float = halves.float(halves.load(item)) as f32;
+                    singles.store(float.to_bits().into(), &mut out);
+                }
+                *bytes = out;
+            }
             ItemForm::Unpacked(ref packing) => *bytes = packing.unpack(bytes),
         }
         Ok(())
@@ -237,12 +253,38 @@ impl ItemForm {
             } => bytes
                 .chunks_exact_mut(size.max(1))
                 .try_for_each(|item| store_text(item, is_big_endian)),
+            ItemForm::Single { is_big_endian } => {
+                let (halves, singles) = float_types(is_big_endian);
+                let mut out = Vec::with_capacity(bytes.len() / 2);
+                for item in bytes.as_chunks::<4>().0 {
+                    let float = f32::from_bits(singles.load(item) as u32);
+                    let half = half::f16::from_f32(float);
+                    if half.to_f32() != float && !float.is_nan() {
+                        let why =
+                            format!("{float} can't be stored: no float of two bytes is equal");
+                        return Err(Error::invalid(why));
+                    }
+                    halves.store(half.to_bits().into(), &mut out);
+                }
+                *bytes = out;
+                Ok(())
+            }
             ItemForm::Unpacked(ref packing) => {
                 *bytes = packing.pack(bytes)?;
                 Ok(())
             }
         }
     }
+}
+
+/// Returns the types of floats of two and of four bytes.
+fn float_types(is_big_endian: bool) -> (NumberType, NumberType) {
+    let of_size = |size| NumberType {
+        kind: NumberKind::Float,
+        size,
+        is_big_endian,
+    };
+    (of_size(2), of_size(4))
 }
 
 fn not_integer(stored: NumberType, shown: ShownNumber, item: &[u8]) -> Error {

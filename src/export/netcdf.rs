@@ -16,18 +16,18 @@ use zarrfs_base::json::{Map, Value};
 use zarrfs_base::memory;
 use zarrfs_store::Key;
 
-mod attributes;
-mod classic;
+pub(super) mod attributes;
+pub(super) mod classic;
 mod dimensions;
 mod edit;
 mod mapping;
-mod members;
+pub(super) mod members;
 mod names;
 mod parse;
-mod strings;
+pub(super) mod strings;
 #[cfg(test)]
-mod tests;
-mod types;
+pub(super) mod tests;
+pub(super) mod types;
 
 /// Alignment of each variable's data in bytes, so that pages of the file are pages of `data.raw`.
 /// The format lets the writer choose: "begin: the offset in bytes of the beginning of data for this

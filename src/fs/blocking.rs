@@ -91,7 +91,7 @@ impl Fs {
             Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
             Node::Flat(key) => !self.tree.knows_stored_size(key),
             Node::Chunk(key, _) => self.has_objects(key),
-            Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => true,
+            Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => true,
             Node::Directory(key) => self.tree.is_described_to_list(key),
             _ => false,
         }

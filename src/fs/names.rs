@@ -200,7 +200,7 @@ impl Fs {
     /// unless they hold objects.
     pub(super) fn has_fixed_size(&self, node: &Node) -> Result<bool> {
         Ok(match node {
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => true,
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => true,
             Node::Chunk(key, _) => !self.tree.array(key)?.metadata().has_objects(),
             _ => false,
         })
@@ -271,7 +271,7 @@ impl Fs {
             Node::Unreadable(key) => Err(self.tree.unreadable(key)),
             Node::Flat(_)
             | Node::Header(..)
-            | Node::Dataset(_)
+            | Node::Dataset(..)
             | Node::ViewFile(..)
             | Node::Control(_) => Err(Error::system(libc::EPERM)),
         }
@@ -397,7 +397,7 @@ impl Fs {
             }));
         };
         let node = self.tree.node(inode)?;
-        let (Node::Directory(key) | Node::Flat(key) | Node::Header(key, _) | Node::Dataset(key)) =
+        let (Node::Directory(key) | Node::Flat(key) | Node::Header(key, _) | Node::Dataset(key, _)) =
             &*node
         else {
             return Err(Error::system(libc::EPERM));
@@ -485,7 +485,7 @@ impl Change<'_> {
         let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
         if matches!(
             node,
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..)
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..)
         ) {
             self.unlinked.add(node.path(), thread);
         }
@@ -495,7 +495,7 @@ impl Change<'_> {
     pub(super) fn remove(&self, node: &Node) -> Result<()> {
         let was_draft = self.drafts.forget(&node.path()) | self.created_chunks.forget(&node.path());
         let was_stored = match node {
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => {
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => {
                 return Ok(());
             }
             Node::Chunk(key, name) => {

@@ -7,6 +7,7 @@ use super::write::WriteMode;
 use super::{Change, Fs};
 use crate::array::{Array, Scratch};
 use crate::cache::Wait;
+use crate::export::GroupFormat;
 use crate::fs::tree::{Attributes, CONTROL, Node, Target, is_partial};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -168,7 +169,7 @@ impl Change<'_> {
             }
             (Node::Directory(_), Some(_)) => Err(Error::system(libc::ENOTDIR)),
             (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
-            (Node::Value(from), Some(to @ (Node::Header(..) | Node::Dataset(_)))) => {
+            (Node::Value(from), Some(to @ (Node::Header(..) | Node::Dataset(..)))) => {
                 self.store_draft(&source)?;
                 self.copy_onto(from, to)
                     .map_err(|e| self.refused(&source, to, e))?;
@@ -397,7 +398,7 @@ impl Change<'_> {
         if open.is_text() {
             return Ok(());
         }
-        if matches!(to, Node::Dataset(_)) {
+        if matches!(to, Node::Dataset(_, GroupFormat::Netcdf)) {
             return open.replace(self, from).map_err(|e| e.context(to.path()));
         }
         let size = self.tree.attributes(&Node::Value(from.clone()))?.size;

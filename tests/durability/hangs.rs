@@ -136,7 +136,7 @@ impl Stopping {
         let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
         let headers = Headers {
             formats: vec![Format::Npy],
-            dataset: true,
+            groups: vec![zarrfs::export::GroupFormat::Netcdf],
             ..Headers::default()
         };
         let tree = Tree::new(hierarchy, cache.clone()).with_headers(headers);

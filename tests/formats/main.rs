@@ -2,6 +2,7 @@
 
 mod codecs;
 mod fuzz_corpus;
+mod hdf5;
 mod header_command;
 mod headers;
 mod icechunk;

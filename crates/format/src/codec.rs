@@ -46,6 +46,7 @@ use zarrfs_base::error::{Error, Result};
 
 pub use blosc::{BloscHeader, SHUFFLES};
 pub use config::CodecConfig;
+pub use jenkins_lookup3::hash as lookup3;
 pub use object::check_objects;
 pub use spec::{CodecSpec, Intermediate, ItemTypes, refused};
 pub use transpose::transposition;

@@ -45,7 +45,7 @@ pub struct GroupArray {
 impl GroupArray {
     /// Reads the array's attributes and the names of its dimensions; groups that provide names are
     /// added to `sources`.
-    fn new(
+    pub fn new(
         hierarchy: &Hierarchy,
         array: Arc<Array>,
         kind: Type,

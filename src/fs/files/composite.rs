@@ -14,7 +14,7 @@ use super::flat::FlatFile;
 use super::items::{another_array, shown_items};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
-use crate::export::{Composite, FilePart, FileSlice, ItemForm, PartContent};
+use crate::export::{self, Composite, FilePart, FileSlice, GroupFormat, ItemForm, PartContent};
 use crate::fs::tree::{Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
@@ -145,7 +145,7 @@ impl CompositeFile {
     /// Creates an open file whose parts were not used yet.
     pub(in crate::fs) fn new(node: Node, file: Arc<Composite>, is_kept_elsewhere: bool) -> Self {
         let flat = file.parts().iter().map(|_| OnceLock::new()).collect();
-        let short_at_end = !matches!(node, Node::Dataset(_));
+        let short_at_end = !matches!(node, Node::Dataset(..));
         CompositeFile {
             inode: 0,
             writable: true,
@@ -166,7 +166,7 @@ impl CompositeFile {
 
     /// Returns whether the file is a header of text.
     pub(in crate::fs) fn is_text(&self) -> bool {
-        !matches!(self.node, Node::Dataset(_)) && !self.file.parts().iter().any(FilePart::is_flat)
+        !matches!(self.node, Node::Dataset(..)) && !self.file.parts().iter().any(FilePart::is_flat)
     }
 
     /// Returns the present size in bytes.
@@ -227,6 +227,15 @@ impl CompositeFile {
             PartContent::Bands(_) => false,
             _ => self.own_bytes(slice).is_none_or(|own| *own == *data),
         }
+    }
+
+    /// Returns whether `data` marks an HDF5 file as open for writing, or not any more. The mark is
+    /// not kept: a program that is killed must not leave it.
+    fn sets_flags_alone(&self, slice: &FileSlice, data: &[u8]) -> bool {
+        matches!(self.node, Node::Dataset(_, GroupFormat::Hdf5))
+            && self
+                .own_bytes(slice)
+                .is_some_and(|own| export::sets_flags_alone(slice.at as usize, data, &own))
     }
 
     /// Returns the open flat bytes of a part; `None` for a part without flat bytes.
@@ -303,6 +312,8 @@ impl CompositeFile {
                 }
                 // the header says where the values lie
                 "the header before these values is not whole"
+            } else if slice.number == 0 && self.sets_flags_alone(&slice, &part) {
+                continue;
             } else if slice.number == 0 {
                 is_header_whole = self.edit_header(fs, slice.at, &part)?.1.is_some();
                 continue;
@@ -372,7 +383,7 @@ impl CompositeFile {
                 }
             } else if slice.number == 0 {
                 let part = slice.gather(data);
-                if !self.shows(&slice, &part) {
+                if !self.shows(&slice, &part) && !self.sets_flags_alone(&slice, &part) {
                     self.write_header(fs, slice.at, &part)?;
                 }
             }

@@ -1,6 +1,6 @@
 //! Composite files, made of bytes and flat bytes, are compared with plain bytes in memory.
 
-use crate::export::{Composite, ItemForm, PartContent, ShownNumber, StoredInteger};
+use crate::export::{Composite, GroupFormat, ItemForm, PartContent, ShownNumber, StoredInteger};
 use crate::fs::files::composite::CompositeFile;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::Headers;
@@ -44,7 +44,11 @@ fn store() -> Arc<FaultyStore> {
 }
 
 fn open(fs: &Fs, file: Composite) -> u64 {
-    let file = CompositeFile::new(Node::Dataset(Key::root()), Arc::new(file), false);
+    let file = CompositeFile::new(
+        Node::Dataset(Key::root(), GroupFormat::Netcdf),
+        Arc::new(file),
+        false,
+    );
     fs.insert(NewFile::new(Arc::new(file), KernelPages::None))
         .handle
 }

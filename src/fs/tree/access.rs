@@ -78,7 +78,7 @@ impl Tree {
             (Audience::Owner, _) => return Ok(true),
             (Audience::Everyone, _) => Some(Permissions::EVERYONE),
             // headers grant no more than the documents
-            (Audience::Readers, Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..)) => {
+            (Audience::Readers, Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..)) => {
                 return Ok(true);
             }
             (Audience::Readers, Node::Chunk(key, name)) => {

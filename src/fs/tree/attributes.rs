@@ -71,7 +71,7 @@ impl Tree {
                     ..attributes
                 })
             }
-            Node::Header(..) | Node::Dataset(_) | Node::ViewFile(..) => {
+            Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => {
                 self.composite_attributes(node)
             }
             Node::ViewDirectory(key, view) => {

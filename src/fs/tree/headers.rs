@@ -4,7 +4,7 @@
 use super::{Attributes, Node, Tree};
 use crate::array::Array;
 use crate::export::{
-    self, ArrayView, Composite, DATASET, Described, Format, NetcdfOptions, PartContent,
+    self, ArrayView, Composite, Described, Format, GroupFormat, NetcdfOptions, PartContent,
 };
 use lru::LruCache;
 use std::num::NonZeroUsize;
@@ -23,9 +23,9 @@ pub(super) const KEPT: Duration = Duration::from_secs(1);
 pub struct Headers {
     /// The formats shown for each array, in the order in which they are listed.
     pub formats: Vec<Format>,
-    /// Whether each group shows itself as a netCDF file.
-    pub dataset: bool,
-    /// How it does so.
+    /// The formats in which each group shows itself as a file.
+    pub groups: Vec<GroupFormat>,
+    /// How it does so in netCDF.
     pub netcdf: NetcdfOptions,
 }
 
@@ -52,8 +52,8 @@ struct ValuesText {
     file: Arc<Composite>,
 }
 
-/// A group as a netCDF file, its modification time, and the permissions of the stored files that it
-/// is made of.
+/// The file of a group, its modification time, and the permissions of the stored files that it is
+/// made of.
 type Dataset = (Arc<Composite>, SystemTime, Option<Permissions>);
 
 /// A description of an array, and the files that were made of it.
@@ -68,12 +68,12 @@ pub(super) struct KnownHeaders {
     /// Protects the map alone.
     described: Mutex<LruCache<Key, KnownDescription>>,
     /// Protects the map alone.
-    datasets: Mutex<LruCache<Key, (Instant, Dataset)>>,
+    datasets: Mutex<LruCache<(Key, GroupFormat), (Instant, Dataset)>>,
     /// Protects the map alone.
     texts: Mutex<LruCache<Key, ValuesText>>,
     /// Protects the map alone: the groups for which the log says what their files leave out, and
     /// those words.
-    left_out: Mutex<LruCache<Key, Vec<String>>>,
+    left_out: Mutex<LruCache<(Key, GroupFormat), Vec<String>>>,
 }
 
 impl KnownHeaders {
@@ -148,11 +148,19 @@ impl Tree {
         self.formats(array).find(|shown| *shown == format)
     }
 
-    /// Returns whether the group at `key` shows itself as a netCDF file.
-    pub(super) fn shows_dataset(&self, key: &Key) -> bool {
-        self.headers.dataset
+    /// Returns the formats in which the group at `key` shows itself as a file.
+    pub(super) fn group_formats(&self, key: &Key) -> impl Iterator<Item = GroupFormat> {
+        let groups = &self.headers.groups;
+        let is_shown = !groups.is_empty()
             && self.hierarchy.is_in_store(key).unwrap_or(true)
-            && !self.is_level(key)
+            && !self.is_level(key);
+        groups.iter().copied().filter(move |_| is_shown)
+    }
+
+    /// Returns the format of the file with this name, if the group at `key` shows it.
+    pub(super) fn group_format(&self, key: &Key, name: &str) -> Option<GroupFormat> {
+        let format = GroupFormat::of_name(name)?;
+        self.group_formats(key).find(|shown| *shown == format)
     }
 
     /// Returns whether a name exists as long as its directory and holds no data of its own.
@@ -162,14 +170,15 @@ impl Tree {
                 self.format(&array, name).is_some()
                     || directory.is_root() && self.is_view_name(name)
             }
-            Err(_) => name == DATASET && self.shows_dataset(directory),
+            Err(_) => self.group_format(directory, name).is_some(),
         }
     }
 
     /// Returns whether any directory may show this name as a header or container.
     pub fn is_header_name(&self, name: &str) -> bool {
         Format::of_name(name).is_some_and(|format| self.headers.formats.contains(&format))
-            || name == DATASET && self.headers.dataset
+            || GroupFormat::of_name(name)
+                .is_some_and(|format| self.headers.groups.contains(&format))
     }
 
     /// Returns the current content of a header or container.
@@ -191,7 +200,7 @@ impl Tree {
                 }
                 self.described_file(*format, &self.described(&array, age)?)
             }
-            Node::Dataset(key) => Ok(self.dataset(key, age)?.0),
+            Node::Dataset(key, format) => Ok(self.dataset(key, *format, age)?.0),
             Node::ViewFile(key, view, file) => self.view_file(key, view, *file, age),
             _ => Err(Error::stale()),
         }
@@ -282,34 +291,35 @@ impl Tree {
         Ok(file)
     }
 
-    fn dataset(&self, key: &Key, age: Duration) -> Result<Dataset> {
-        if let Some((made, dataset)) = lock(&self.known_headers.datasets).get(key)
+    fn dataset(&self, key: &Key, format: GroupFormat, age: Duration) -> Result<Dataset> {
+        let known = (key.clone(), format);
+        if let Some((made, dataset)) = lock(&self.known_headers.datasets).get(&known)
             && made.elapsed() < age
         {
             return Ok(dataset.clone());
         }
-        let file = export::dataset(&self.hierarchy, &self.cache, key, &self.headers.netcdf);
+        let file = format.file(&self.hierarchy, &self.cache, key, &self.headers.netcdf);
         let file = file
             .and_then(Composite::counted)
-            .map_err(|e| too_many_arrays(key, e))?;
-        self.log_left_out(key, &file);
+            .map_err(|e| too_many_arrays(key, format, e))?;
+        self.log_left_out(&known, &file);
         let newest = self.newest(key, &file)?;
         let permissions = self.permissions_of_all(file.sources.iter())?;
         let dataset = (Arc::new(file), newest, permissions);
-        lock(&self.known_headers.datasets).put(key.clone(), (Instant::now(), dataset.clone()));
+        lock(&self.known_headers.datasets).put(known, (Instant::now(), dataset.clone()));
         Ok(dataset)
     }
 
-    /// Logs once which arrays of a group are not in its netCDF file.
-    fn log_left_out(&self, key: &Key, file: &Composite) {
+    /// Logs once what is not in the file of a group.
+    fn log_left_out(&self, known: &(Key, GroupFormat), file: &Composite) {
         let mut logged = lock(&self.known_headers.left_out);
-        if !file.left_out.is_empty() && logged.get(key) != Some(&file.left_out) {
+        if !file.left_out.is_empty() && logged.get(known) != Some(&file.left_out) {
             log::warn!(
                 "{}: left out: {}",
-                key.join(DATASET),
+                known.0.join(known.1.name()),
                 file.left_out.join("; ")
             );
-            logged.put(key.clone(), file.left_out.clone());
+            logged.put(known.clone(), file.left_out.clone());
         }
     }
 
@@ -334,7 +344,7 @@ impl Tree {
     /// Its stored size excludes the array's bytes, because `du` would count them twice.
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
         let (file, modified, permissions) = match node {
-            Node::Dataset(key) => match self.dataset(key, KEPT) {
+            Node::Dataset(key, format) => match self.dataset(key, *format, KEPT) {
                 // a listing must not fail: the file shows as empty, and opening it reports the
                 // error
                 Err(e) if [Kind::System(libc::ENOMEM), Kind::Damaged].contains(&e.kind()) => {
@@ -370,9 +380,9 @@ impl Tree {
     }
 }
 
-/// Returns the error for the netCDF file of a group: if memory was missing, most holds what the
-/// file needs itself.
-fn too_many_arrays(key: &Key, e: Error) -> Error {
+/// Returns the error for the file of a group: if memory was missing, most holds what the file needs
+/// itself.
+fn too_many_arrays(key: &Key, format: GroupFormat, e: Error) -> Error {
     if e.errno() != libc::ENOMEM {
         return e;
     }
@@ -380,8 +390,9 @@ fn too_many_arrays(key: &Key, e: Error) -> Error {
         "describing its arrays needs more memory than the {} MiB for metadata",
         memory::limit() >> 20
     );
-    let why = format!("{why}: mount with a larger --cache-size, or without --containers nc");
-    Error::new(Kind::System(libc::ENOMEM), why).context(key.join(DATASET))
+    let id = format.id();
+    let why = format!("{why}: mount with a larger --cache-size, or without --containers {id}");
+    Error::new(Kind::System(libc::ENOMEM), why).context(key.join(format.name()))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
-use crate::export::{DATASET, Format};
+use crate::export::{Format, GroupFormat};
 use std::sync::Arc;
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -110,10 +110,11 @@ impl Tree {
     }
 
     fn lookup_in_group(&self, key: &Key, name: &str) -> Result<Option<Node>> {
-        match name {
-            CONTROL if key.is_root() => return Ok(Some(Node::ControlDirectory)),
-            DATASET if self.shows_dataset(key) => return Ok(Some(Node::Dataset(key.clone()))),
-            _ => {}
+        if name == CONTROL && key.is_root() {
+            return Ok(Some(Node::ControlDirectory));
+        }
+        if let Some(format) = self.group_format(key, name) {
+            return Ok(Some(Node::Dataset(key.clone(), format)));
         }
         let below = key.child(name)?;
         match self.node_stat(&below)? {
@@ -295,7 +296,8 @@ impl Tree {
                 Some(SingleValue::Chunk(array.clone(), chunk))
             }
             DirectoryKind::Group(_)
-                if [ZARR_JSON, ZGROUP, ZATTRS, ZMETADATA, DATASET].contains(&name) =>
+                if [ZARR_JSON, ZGROUP, ZATTRS, ZMETADATA].contains(&name)
+                    || GroupFormat::of_name(name).is_some() =>
             {
                 None
             }
@@ -379,7 +381,7 @@ impl DirectoryKind {
             DirectoryKind::Array(..) | DirectoryKind::View(..) => {
                 Format::of_name(name).is_some_and(|format| format != Format::Npy)
             }
-            DirectoryKind::Group(_) => name == ZMETADATA || name == DATASET,
+            DirectoryKind::Group(_) => name == ZMETADATA || GroupFormat::of_name(name).is_some(),
             DirectoryKind::Control => false,
         }
     }

@@ -6,7 +6,7 @@ use super::node::inode;
 use super::{CONTROL, ControlFile, FLAT, Node, Tree, has_flat, is_hidden};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, ArrayEntry};
-use crate::export::{DATASET, Format};
+use crate::export::{Format, GroupFormat};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_format::metadata::Separator;
@@ -72,19 +72,20 @@ impl Tree {
 
     fn names_of_group(&self, key: &Key) -> Result<NameStream> {
         let mut fixed = self.metadata_names(key, GROUP_FILES)?;
-        let dataset = self.shows_dataset(key);
-        if dataset {
-            fixed.insert(0, name_at(key, DATASET.to_string(), false));
-        }
+        let shown: Vec<GroupFormat> = self.group_formats(key).collect();
+        let files = shown.iter().map(|format| format.name());
+        fixed.splice(
+            0..0,
+            files.map(|name| name_at(key, name.to_string(), false)),
+        );
         let group = key.clone();
         let names = self
             .hierarchy
             .list(key)?
             .filter_map(move |entry| match entry {
                 Err(e) => Some(Err(e)),
-                Ok(e) if group.is_root() && e.name == CONTROL || dataset && e.name == DATASET => {
-                    None
-                }
+                Ok(e) if group.is_root() && e.name == CONTROL => None,
+                Ok(e) if shown.iter().any(|format| format.name() == e.name) => None,
                 Ok(e) => Some(Ok(name_at(&group, e.name, e.kind == EntryKind::Prefix))),
             });
         Ok(self.with_views_of(key, Box::new(fixed.into_iter().map(Ok).chain(names))))

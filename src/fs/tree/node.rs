@@ -3,7 +3,7 @@
 use super::ROOT_INODE;
 use super::{CONTROL, FLAT, METRICS, SYNC};
 use crate::array::hierarchy::MetadataFile;
-use crate::export::{DATASET, Format};
+use crate::export::{Format, GroupFormat};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use zarrfs_store::Key;
 
@@ -26,8 +26,8 @@ pub enum Node {
     Flat(Key),
     /// A header or container of the array at this key.
     Header(Key, Format),
-    /// The group at this key as a netCDF file.
-    Dataset(Key),
+    /// The group at this key as one file.
+    Dataset(Key, GroupFormat),
     /// The directory of a view of the array at this key.
     ViewDirectory(Key, View),
     /// A file in such a directory.
@@ -144,7 +144,7 @@ impl Node {
             Node::Directory(key) | Node::Value(key) | Node::Unreadable(key) => key.clone(),
             Node::Flat(key) => key.join(FLAT),
             Node::Header(key, format) => key.join(format.name()),
-            Node::Dataset(key) => key.join(DATASET),
+            Node::Dataset(key, format) => key.join(format.name()),
             Node::ViewDirectory(key, view) => view.path(key),
             Node::ViewFile(key, view, file) => view.path(key).join(file.name()),
             Node::Chunk(key, name) => key.join(name),
@@ -161,7 +161,7 @@ impl Node {
             Node::Directory(key)
             | Node::Flat(key)
             | Node::Header(key, _)
-            | Node::Dataset(key)
+            | Node::Dataset(key, _)
             | Node::ViewDirectory(key, _)
             | Node::ViewFile(key, ..)
             | Node::Chunk(key, _)

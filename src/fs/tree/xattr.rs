@@ -24,7 +24,7 @@ pub fn of(tree: &Tree, node: &Node, audience: Audience) -> Result<Vec<(String, V
         Node::Directory(key)
         | Node::Flat(key)
         | Node::Header(key, _)
-        | Node::Dataset(key)
+        | Node::Dataset(key, _)
         | Node::Chunk(key, _) => {
             if let Ok(array) = tree.array(key)
                 && tree.may_tell(audience, node, &key.join(array.metadata_name()))?

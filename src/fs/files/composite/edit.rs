@@ -5,7 +5,7 @@
 //! metadata are stored.
 
 use super::CompositeFile;
-use crate::export::{Format, HeaderEdit, PartContent, VrtContent};
+use crate::export::{Format, GroupFormat, HeaderEdit, PartContent, VrtContent};
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::tree::Node;
 use crate::fs::{Change, Fs};
@@ -57,7 +57,9 @@ impl CompositeFile {
             &self.node,
             self.file.parts().first().map(|part| &part.content),
         ) {
-            (Node::Dataset(group), Some(PartContent::Bytes(bytes))) => Some((group, bytes)),
+            (Node::Dataset(group, GroupFormat::Netcdf), Some(PartContent::Bytes(bytes))) => {
+                Some((group, bytes))
+            }
             _ => None,
         }
     }

@@ -1,0 +1,669 @@
+//! A group with everything below it as one HDF5 file: object headers made from metadata, then the
+//! flat bytes of the arrays, each in a contiguous layout. NetCDF-4 programs see shared dimensions,
+//! by the "HDF5 Dimension Scale Specification" and netCDF-C's `docs/file_format_specifications.md`.
+//! This module decides names, dimensions and places. It does not know how flat bytes are read.
+
+use super::netcdf::attributes;
+use super::netcdf::classic::{Attribute as NetcdfAttribute, ClassicVersion, Type};
+use super::netcdf::members::GroupArray;
+use super::netcdf::strings;
+use super::netcdf::types::native_type;
+use super::{Composite, ItemForm};
+use crate::array::Array;
+use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::cache::Cache;
+pub use messages::sets_flags_alone;
+use messages::{
+    MAX_REFERENCES, Messages, ObjectAttribute, SUPERBLOCK, TextEncoding, UNDEFINED, ValueType,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory;
+use zarrfs_format::dtype::DTypeKind;
+use zarrfs_store::Key;
+
+mod messages;
+#[cfg(test)]
+mod tests;
+mod types;
+
+/// Alignment of the values of each array in bytes, so that pages of the file are pages of
+/// `data.raw`, and an array that cannot be read takes out no other, and no header.
+const ALIGNMENT: u64 = 4096;
+
+/// Alignment of object headers and of the heap in bytes.
+const WORD: u64 = 8;
+
+/// Maximum size of a file in bytes, without padding.
+const MAX_FILE: u64 = i64::MAX as u64 - (1 << 40);
+
+/// Estimated memory in bytes of an object, without attributes and name.
+const OBJECT: usize = 2 << 10;
+
+/// Maximum length of the name of a link in bytes; a message has at most 64 KiB.
+const MAX_NAME: usize = 32 << 10;
+
+/// Attributes that HDF5 and netCDF-C write themselves.
+const OWN_ATTRIBUTES: [&str; 7] = [
+    "CLASS",
+    "NAME",
+    "DIMENSION_LIST",
+    "REFERENCE_LIST",
+    "DIMENSION_LABELS",
+    "_Netcdf4Dimid",
+    "_Netcdf4Coordinates",
+];
+
+/// What netCDF-C names a scale that stands for a dimension alone (`DIM_WITHOUT_VARIABLE`).
+const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable.";
+
+/// Makes the group at `key`, with all groups and arrays below it, an HDF5 file.
+///
+/// Arrays that the format cannot hold are left out, and an attribute of the root lists them.
+///
+/// # Errors
+///
+/// [`zarrfs_base::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays
+/// for the memory.
+pub fn file_of_group(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Composite> {
+    if !matches!(hierarchy.find(key)?, Some(StoredNode::Group)) {
+        return Err(Error::not_found("no such group").context(key));
+    }
+    let mut file = Hdf5File::default();
+    file.collect(hierarchy, cache, key)?;
+    file.find_dimensions();
+    file.composite().map_err(|e| e.context(key))
+}
+
+/// An object of the file: a group or an array.
+struct FileObject {
+    key: Key,
+    attributes: Vec<ObjectAttribute>,
+    content: ObjectContent,
+}
+
+enum ObjectContent {
+    /// The names of the members of a group, and their numbers.
+    Group(Vec<(String, usize)>),
+    Values(Box<ObjectValues>),
+}
+
+/// The values of an array, or a dimension without any.
+struct ObjectValues {
+    kind: ValueType,
+    shape: Vec<u64>,
+    fill: Vec<u8>,
+    /// Number of bytes.
+    size: u64,
+    source: ValueSource,
+    /// The names of the dimensions, where metadata has them.
+    names: Vec<Option<String>>,
+    /// The scales of the dimensions, by their numbers.
+    scales: Vec<Option<usize>>,
+    /// Whether the array is the scale of its dimension.
+    is_scale: bool,
+}
+
+/// The name of a dimension, its length, and the number of dimensions without a name of the same
+/// length that precede it in an array.
+type ArrayDimension = (Option<String>, u64, usize);
+
+enum ValueSource {
+    Flat(Arc<Array>, ItemForm),
+    /// Strings of any length, padded.
+    Strings(Arc<[u8]>),
+    /// Nothing: the object stands for a dimension.
+    Nothing,
+}
+
+/// The objects of a file, the root group first.
+#[derive(Default)]
+struct Hdf5File {
+    objects: Vec<FileObject>,
+    /// The numbers of groups by their keys.
+    groups: HashMap<Key, usize>,
+    /// Reasons by the path of what is left out.
+    left_out: BTreeMap<String, String>,
+    sources: Vec<Key>,
+    /// Size of all values in bytes.
+    size: u64,
+    /// Grant for everything.
+    held: memory::Grant,
+}
+
+impl Hdf5File {
+    /// Collects the groups and arrays.
+    fn collect(&mut self, hierarchy: &Hierarchy, cache: &Cache, top: &Key) -> Result<()> {
+        let mut failed = Ok(());
+        hierarchy.visit_below(top, &mut |key, node| {
+            if failed.is_ok() {
+                failed = self.add(hierarchy, cache, top, key, node);
+            }
+        });
+        failed?;
+        // what lies beyond the bounds of the walk, or could not be read, is in the statistics
+        if self.objects.is_empty() {
+            return Err(Error::stale());
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        hierarchy: &Hierarchy,
+        cache: &Cache,
+        top: &Key,
+        key: &Key,
+        node: &StoredNode,
+    ) -> Result<()> {
+        let path = key.relative_to(top).unwrap_or_default();
+        let parent = self.groups.get(&key.parent()).copied();
+        if key != top && parent.is_none() {
+            return Ok(());
+        }
+        if key.name().len() > MAX_NAME {
+            self.leave_out(path.as_str(), "its name is too long");
+            return Ok(());
+        }
+        let object = match node {
+            StoredNode::Group => {
+                self.sources.push(key.clone());
+                let stored = hierarchy.attributes(key)?;
+                let of_group = attributes::of_group(&stored, &[], ClassicVersion::Data64);
+                self.held.grow(stored.memory())?;
+                Ok((of_group, ObjectContent::Group(Vec::new())))
+            }
+            StoredNode::Array(array) => {
+                self.sources.push(key.clone());
+                self.values_of(hierarchy, cache, array)?
+            }
+            StoredNode::Damaged(e) => {
+                self.sources.push(key.clone());
+                Err(e.to_string())
+            }
+            StoredNode::Value(_) | StoredNode::Other => return Ok(()),
+        };
+        let (attributes, content) = match object {
+            Ok(object) => object,
+            Err(why) => {
+                self.leave_out(path.as_str(), &why);
+                return Ok(());
+            }
+        };
+        self.held.grow(OBJECT + 3 * key.as_str().len())?;
+        let number = self.objects.len();
+        if let ObjectContent::Group(_) = content {
+            self.groups.insert(key.clone(), number);
+        }
+        let attributes = attributes.into_iter().filter_map(attribute).collect();
+        self.objects.push(FileObject {
+            key: key.clone(),
+            attributes,
+            content,
+        });
+        if let Some(parent) = parent.filter(|_| key != top) {
+            self.add_link(parent, key.name().to_string(), number);
+        }
+        Ok(())
+    }
+
+    fn leave_out(&mut self, path: &str, why: &str) {
+        self.left_out.insert(path.to_string(), why.to_string());
+    }
+
+    fn add_link(&mut self, group: usize, name: String, number: usize) {
+        if let Some(FileObject {
+            content: ObjectContent::Group(members),
+            ..
+        }) = self.objects.get_mut(group)
+        {
+            members.push((name, number));
+        }
+    }
+
+    /// Returns the attributes and the values of an array, or the reason why it is left out.
+    fn values_of(
+        &mut self,
+        hierarchy: &Hierarchy,
+        cache: &Cache,
+        array: &Arc<Array>,
+    ) -> Result<std::result::Result<(Vec<NetcdfAttribute>, ObjectContent), String>> {
+        if let Err(e) = array.readable() {
+            return Ok(Err(e.message().to_string()));
+        }
+        let metadata = array.metadata();
+        // HDF5 multiplies the lengths of an empty array, too
+        let lengths = metadata.shape.iter().filter(|len| **len > 0);
+        let product = lengths.fold(metadata.dtype.size() as u64, |size, len| {
+            size.saturating_mul(*len)
+        });
+        if product > MAX_FILE {
+            return Ok(Err("its dimensions are too long".into()));
+        }
+        let mut held = self.held.bytes();
+        let (kind, source, size) = if metadata.has_objects() {
+            if !strings::are_strings(metadata) {
+                return Ok(Err("its objects are no strings".into()));
+            }
+            let free = (memory::limit() / 4).saturating_sub(held);
+            match strings::read(cache, array, free) {
+                Ok((letters, values)) => {
+                    held += values.len();
+                    let size = values.len() as u64;
+                    let kind = ValueType::Text(letters as usize, TextEncoding::Utf8);
+                    (kind, ValueSource::Strings(values), size)
+                }
+                Err(why) => return Ok(Err(why)),
+            }
+        } else {
+            match types::of_array(metadata) {
+                Ok((kind, form)) => {
+                    let Some(size) = form.shown_size(array.size()) else {
+                        return Ok(Err("has more than 2^64 bytes".into()));
+                    };
+                    (kind, ValueSource::Flat(array.clone(), form), size)
+                }
+                Err(why) => return Ok(Err(why)),
+            }
+        };
+        let Some(total) = self.size.checked_add(size).filter(|size| *size <= MAX_FILE) else {
+            return Ok(Err("makes the file larger than 2^63 bytes".into()));
+        };
+        let classic = match &kind {
+            // they are shown as floats of four bytes
+            _ if (metadata.dtype.kind(), metadata.dtype.size()) == (&DTypeKind::Float, 2) => {
+                Type::Float
+            }
+            _ => native_type(array).unwrap_or(Type::Byte),
+        };
+        let member = GroupArray::new(hierarchy, array.clone(), classic, &mut self.sources)?;
+        let mut of_array = attributes::of_variable(&member, classic, ClassicVersion::Data64);
+        of_array.retain_mut(|attribute| fit_to_values(attribute, &kind, metadata.dtype.size()));
+        let needed = held - self.held.bytes() + member.attributes.memory();
+        self.held.grow(needed)?;
+        self.size = total;
+        let fill = match &source {
+            ValueSource::Flat(_, form) => types::fill(metadata, form),
+            _ => Vec::new(),
+        };
+        let is_scale = member.is_coordinate();
+        let names: Vec<Option<String>> = member
+            .dimensions()
+            .map(|(name, _)| name.map(str::to_string))
+            .collect();
+        let values = ObjectValues {
+            kind,
+            shape: metadata.shape.clone(),
+            fill,
+            size,
+            source,
+            scales: vec![None; names.len()],
+            names,
+            is_scale,
+        };
+        Ok(Ok((of_array, ObjectContent::Values(Box::new(values)))))
+    }
+
+    /// Finds the scale of each dimension: the coordinate in the group of the array or the nearest
+    /// one above, or else a scale that stands for the dimension alone. NetCDF-C adds those that are
+    /// missing to a file that it opens for writing.
+    fn find_dimensions(&mut self) {
+        let mut scales: HashMap<(Key, ArrayDimension), usize> = HashMap::new();
+        for (number, object) in self.objects.iter().enumerate() {
+            if let ObjectContent::Values(values) = &object.content
+                && values.is_scale
+            {
+                let name = Some(object.key.name().to_string());
+                let dimension = (name, values.shape[0], 0);
+                scales.insert((object.key.parent(), dimension), number);
+            }
+        }
+        for number in 0..self.objects.len() {
+            let ObjectContent::Values(values) = &self.objects[number].content else {
+                continue;
+            };
+            if values.is_scale {
+                continue;
+            }
+            let mut unnamed: HashMap<u64, usize> = HashMap::new();
+            let names = values.names.iter().cloned().chain(std::iter::repeat(None));
+            let dimensions: Vec<ArrayDimension> = names
+                .zip(values.shape.iter().copied())
+                .map(|(name, len)| {
+                    let name = name.filter(|name| is_name(name));
+                    let before = unnamed.entry(len).or_default();
+                    let dimension = (name, len, *before);
+                    match dimension.0 {
+                        Some(_) => (dimension.0, len, 0),
+                        None => {
+                            *before += 1;
+                            dimension
+                        }
+                    }
+                })
+                .collect();
+            let group = self.objects[number].key.parent();
+            let found = dimensions.into_iter().map(|dimension| {
+                let above = std::iter::successors(Some(group.clone()), |key| {
+                    (!key.is_root()).then(|| key.parent())
+                });
+                let known = above
+                    .map_while(|key| self.groups.contains_key(&key).then_some(key))
+                    .find_map(|key| scales.get(&(key, dimension.clone())).copied());
+                if known.is_some() {
+                    return known;
+                }
+                let scale = self.add_dimension(&group, dimension.0.as_deref(), dimension.1)?;
+                scales.insert((group.clone(), dimension), scale);
+                Some(scale)
+            });
+            let found: Vec<Option<usize>> = found.collect();
+            if let ObjectContent::Values(values) = &mut self.objects[number].content {
+                values.scales = found;
+            }
+        }
+    }
+
+    /// Adds a dimension that no array describes.
+    fn add_dimension(&mut self, group: &Key, name: Option<&str>, len: u64) -> Option<usize> {
+        self.held.grow(OBJECT).ok()?;
+        let parent = *self.groups.get(group)?;
+        let ObjectContent::Group(members) = &self.objects[parent].content else {
+            return None;
+        };
+        let is_free = |name: &str| members.iter().all(|(known, _)| known != name);
+        let with_len = format!("{}_{len}", name.unwrap_or("dim"));
+        let name = name
+            .map(str::to_string)
+            .into_iter()
+            .chain([with_len.clone()])
+            .chain((2..).map(|n| format!("{with_len}_{n}")))
+            .find(|name| is_free(name))?;
+        let number = self.objects.len();
+        self.add_link(parent, name.clone(), number);
+        let float = super::number::NumberType {
+            kind: super::number::NumberKind::Float,
+            size: 4,
+            is_big_endian: true,
+        };
+        self.objects.push(FileObject {
+            key: group.join(&name),
+            attributes: Vec::new(),
+            content: ObjectContent::Values(Box::new(ObjectValues {
+                kind: ValueType::Number(float),
+                shape: vec![len],
+                fill: Vec::new(),
+                size: 0,
+                source: ValueSource::Nothing,
+                names: Vec::new(),
+                scales: vec![None],
+                is_scale: true,
+            })),
+        });
+        Some(number)
+    }
+
+    /// Lays out the file.
+    fn composite(mut self) -> Result<Composite> {
+        let reasons: Vec<String> = self
+            .left_out
+            .iter()
+            .map(|(path, why)| format!("{path}: {why}"))
+            .collect();
+        if !reasons.is_empty() {
+            let text = reasons.join("\n").into_bytes();
+            let listed = text_attribute(attributes::LEFT_OUT, cut(text));
+            self.objects[0].attributes.push(listed);
+        }
+        // netCDF-C adds it to a file that it opens for writing
+        let maker = format!("version=2,zarrfs={}", env!("CARGO_PKG_VERSION"));
+        let maker = text_attribute("_NCProperties", maker.into_bytes());
+        self.objects[0].attributes.push(maker);
+        let references = self.references();
+        let numbers: HashMap<usize, u32> = (1..)
+            .zip(&references)
+            .map(|(number, object)| (*object, number))
+            .collect();
+        // the sizes of headers do not depend on addresses
+        let mut places = Places {
+            headers: vec![0; self.objects.len()],
+            values: vec![0; self.objects.len()],
+            heap: 0,
+        };
+        let mut at = SUPERBLOCK as u64;
+        for number in 0..self.objects.len() {
+            at = at.next_multiple_of(WORD);
+            let len = self.header(number, &places, &numbers)?.len();
+            places.headers[number] = at;
+            at += len as u64;
+        }
+        places.heap = at.next_multiple_of(WORD);
+        let own = places.heap + messages::heap_size(references.len()) as u64;
+        let mut file = Composite::default();
+        let mut end = own;
+        for (number, object) in self.objects.iter().enumerate() {
+            let size = object.size();
+            places.values[number] = if size == 0 {
+                UNDEFINED
+            } else {
+                end = end.next_multiple_of(ALIGNMENT);
+                let at = end;
+                end += size;
+                at
+            };
+        }
+        let mut bytes = memory::zeroed(own as usize)?;
+        let superblock = messages::superblock(places.headers[0], end);
+        bytes[..SUPERBLOCK].copy_from_slice(&superblock);
+        for number in 0..self.objects.len() {
+            let header = self.header(number, &places, &numbers)?;
+            let at = places.headers[number] as usize;
+            bytes[at..at + header.len()].copy_from_slice(&header);
+        }
+        let addresses: Vec<u64> = references.iter().map(|n| places.headers[*n]).collect();
+        bytes[places.heap as usize..].copy_from_slice(&messages::heap(&addresses));
+        file.push_bytes(bytes);
+        for object in &self.objects {
+            let (size, ObjectContent::Values(values)) = (object.size(), &object.content) else {
+                continue;
+            };
+            if size == 0 {
+                continue;
+            }
+            file.pad_to(ALIGNMENT);
+            match &values.source {
+                ValueSource::Flat(array, form) => {
+                    file.push_flat(object.key.clone(), array.metadata(), form.clone());
+                }
+                ValueSource::Strings(bytes) => {
+                    file.push_values(object.key.clone(), size, bytes.clone());
+                }
+                ValueSource::Nothing => {}
+            }
+        }
+        file.left_out = reasons;
+        file.sources = self.sources;
+        Ok(file)
+    }
+
+    /// Returns the scales that arrays refer to.
+    fn references(&self) -> Vec<usize> {
+        let mut numbers: Vec<usize> = self
+            .objects
+            .iter()
+            .filter_map(|object| match &object.content {
+                ObjectContent::Values(values) => Some(values.scales.iter().flatten().copied()),
+                ObjectContent::Group(_) => None,
+            })
+            .flatten()
+            .collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.truncate(MAX_REFERENCES);
+        numbers
+    }
+
+    /// Returns the header of an object.
+    fn header(
+        &self,
+        number: usize,
+        places: &Places,
+        references: &HashMap<usize, u32>,
+    ) -> Result<Vec<u8>> {
+        let object = &self.objects[number];
+        let mut messages = Messages::default();
+        match &object.content {
+            ObjectContent::Group(members) => {
+                messages.group(members.len());
+                for (order, (name, member)) in members.iter().enumerate() {
+                    messages.link(order, name, places.headers[*member]);
+                }
+            }
+            ObjectContent::Values(values) => {
+                let place = (places.values[number], values.size);
+                messages.values(&values.kind, &values.shape, &values.fill, place);
+                for attribute in values.dimensions(&object.key, references, places.heap) {
+                    messages.attribute(&attribute);
+                }
+            }
+        }
+        for attribute in &object.attributes {
+            if !messages.attribute(attribute) {
+                let why = "is left out: HDF5 has no attributes of more than 64 KiB";
+                log::warn!("{}: the attribute {} {why}", object.key, attribute.name);
+            }
+        }
+        Ok(messages.into_header())
+    }
+}
+
+/// Where the parts of a file are.
+struct Places {
+    headers: Vec<u64>,
+    values: Vec<u64>,
+    heap: u64,
+}
+
+impl FileObject {
+    fn size(&self) -> u64 {
+        match &self.content {
+            ObjectContent::Values(values) => values.size,
+            ObjectContent::Group(_) => 0,
+        }
+    }
+}
+
+impl ObjectValues {
+    /// Returns the attributes that say which dimensions the array has, or that it is one.
+    fn dimensions(
+        &self,
+        key: &Key,
+        references: &HashMap<usize, u32>,
+        heap: u64,
+    ) -> Vec<ObjectAttribute> {
+        if self.is_scale {
+            let name = match self.source {
+                ValueSource::Nothing => format!("{NO_VARIABLE}{:>10}", self.shape[0]),
+                _ => key.name().to_string(),
+            };
+            return [("CLASS", "DIMENSION_SCALE"), ("NAME", &name)]
+                .map(|(attribute, text)| ObjectAttribute {
+                    name: attribute.to_string(),
+                    kind: ValueType::Name(text.len() + 1),
+                    shape: Some(Vec::new()),
+                    values: [text.as_bytes(), b"\0"].concat(),
+                })
+                .into();
+        }
+        if self.scales.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        // a sequence of one reference in the heap: its length, the address, and its number
+        let values = self.scales.iter().flat_map(|scale| {
+            let number = scale.and_then(|scale| references.get(&scale)).copied();
+            let mut sequence = u32::from(number.is_some()).to_le_bytes().to_vec();
+            sequence.extend(number.map_or(0, |_| heap).to_le_bytes());
+            sequence.extend(number.unwrap_or(0).to_le_bytes());
+            sequence
+        });
+        vec![ObjectAttribute {
+            name: "DIMENSION_LIST".to_string(),
+            kind: ValueType::References,
+            shape: Some(vec![self.scales.len() as u64]),
+            values: values.collect(),
+        }]
+    }
+}
+
+/// Returns whether a name can be that of a link.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name != "." && !name.contains(['/', '\0']) && name.len() <= MAX_NAME
+}
+
+/// Fits an attribute that was made for netCDF to the type of the values. Returns whether it stays:
+/// a missing value has the type of the values or misleads netCDF-C, which refuses it.
+fn fit_to_values(attribute: &mut NetcdfAttribute, kind: &ValueType, stored: usize) -> bool {
+    const TYPED: [&str; 5] = [
+        "_FillValue",
+        "missing_value",
+        "valid_min",
+        "valid_max",
+        "valid_range",
+    ];
+    if !TYPED.contains(&attribute.name.as_str()) {
+        return true;
+    }
+    let ValueType::Number(number) = kind else {
+        return false;
+    };
+    if stored == 2 && number.size == 4 && attribute.kind == Type::Float {
+        let halves = attribute.values.as_chunks::<2>().0.iter();
+        let singles =
+            halves.flat_map(|half| half::f16::from_be_bytes(*half).to_f32().to_be_bytes());
+        attribute.values = singles.collect();
+    }
+    attribute.name != "_FillValue" || attribute.values.len() == number.size
+}
+
+/// Converts an attribute that was made for netCDF; `None` for those that the file has itself.
+fn attribute(from: NetcdfAttribute) -> Option<ObjectAttribute> {
+    if OWN_ATTRIBUTES.contains(&from.name.as_str()) {
+        return None;
+    }
+    let Some(number) = from.kind.number() else {
+        return Some(text_attribute(&from.name, from.values));
+    };
+    let count = from.values.len() / number.size;
+    Some(ObjectAttribute {
+        name: from.name,
+        kind: ValueType::Number(number),
+        shape: Some(if count == 1 {
+            Vec::new()
+        } else {
+            vec![count as u64]
+        }),
+        values: from.values,
+    })
+}
+
+fn text_attribute(name: &str, text: Vec<u8>) -> ObjectAttribute {
+    ObjectAttribute {
+        name: name.to_string(),
+        kind: ValueType::Text(text.len().max(1), TextEncoding::Utf8),
+        shape: (!text.is_empty()).then(Vec::new),
+        values: text,
+    }
+}
+
+/// Cuts a list of lines so that it fits into an attribute.
+fn cut(mut lines: Vec<u8>) -> Vec<u8> {
+    const MOST: usize = 60 << 10;
+    if lines.len() > MOST {
+        lines.truncate(MOST);
+        let end = lines.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        lines.truncate(end);
+        lines.extend(b"\nand more");
+    }
+    lines
+}

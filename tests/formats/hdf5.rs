@@ -1,0 +1,66 @@
+//! `dataset.h5` on a real mount, which shows a group with everything below it as an HDF5 file. HDF5
+//! (h5py), netCDF-C (netCDF4), h5netcdf and xarray read and change the file, and `python/hdf5.py`
+//! compares its values with those that zarr-python reads from the store.
+
+use crate::support::{Mount, announce, env_path, run_python};
+use std::path::{Path, PathBuf};
+
+/// Mounts a store of all types, and runs verbs of the Python script on it.
+fn with_types(verbs: &[&str], args: &[&str]) {
+    let Some(python) = env_path("ZARRFS_TEST_SERVERS") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    run_python(&python, "hdf5.py", &[Path::new("make"), folder.path()]);
+    let store = folder.path().join("types.zarr");
+    let mount = Mount::new(&store, args);
+    for verb in verbs {
+        let mut words = vec![Path::new(verb), mount.path()];
+        words.extend((*verb != "dimensions").then_some(store.as_path()));
+        run_python(&python, "hdf5.py", &words);
+    }
+}
+
+#[test]
+fn values_and_dimensions_are_read() {
+    with_types(
+        &["read", "dimensions"],
+        &["--containers", "h5,nc", "--read-only"],
+    );
+    with_types(&["read"], &["--containers", "h5", "--cache-size", "20K"]);
+}
+
+#[test]
+fn values_are_changed_in_place_and_nothing_else() {
+    with_types(&["write", "read", "refuse"], &["--containers", "h5"]);
+}
+
+/// Arrays with every dtype, codec and layout, whose flat bytes the conformance tests compare with
+/// what other libraries read.
+#[test]
+fn arrays_of_generated_stores_have_their_flat_bytes() {
+    let Some(python) = env_path("ZARRFS_TEST_SERVERS") else {
+        return;
+    };
+    for variable in ["ZARRFS_MATRIX", "ZARRFS_MATRIX3"] {
+        let Some(folder) = env_path(variable) else {
+            continue;
+        };
+        let mut stores: Vec<PathBuf> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|end| end == "zarr"))
+            // netCDF-C begins with a read of 4 MiB, which fails if an array in them is damaged
+            .filter(|path| !path.ends_with("odd.zarr"))
+            .collect();
+        stores.sort();
+        for store in stores {
+            let mount = Mount::new(&store, &["--containers", "h5", "--read-only"]);
+            // the store of a single array has no group
+            if mount.join("dataset.h5").exists() {
+                let words = [Path::new("raw"), mount.path(), &store];
+                announce(run_python(&python, "hdf5.py", &words).trim());
+            }
+        }
+    }
+}
