@@ -69,8 +69,19 @@ enum Shown {
     First(Key),
     /// A branch, from this key on.
     Branch(Arc<IceBranch>, Key),
-    /// All of it. The lock protects the map of the branches that were used last.
-    All(Mutex<LruCache<String, Arc<IceBranch>>>),
+    /// All of it.
+    All(Arc<OpenBranches>),
+}
+
+/// The branches that were used last. The lock protects the map alone.
+struct OpenBranches(Mutex<LruCache<String, Arc<IceBranch>>>);
+
+impl Reclaim for OpenBranches {
+    fn reclaim(&self) {
+        if let Ok(mut branches) = self.0.try_lock() {
+            branches.clear();
+        }
+    }
 }
 
 /// A branch, and its latest snapshot.
@@ -163,9 +174,9 @@ impl IceRepositoryStore {
     /// Returns the store of all branches, tags and snapshots of a repository, one of whose
     /// snapshots is open.
     pub fn of_history(snapshot: IcechunkStore) -> Self {
-        Self::new(Arc::new(snapshot), |_| {
-            Shown::All(Mutex::new(LruCache::new(MAX_OPEN)))
-        })
+        let branches = Arc::new(OpenBranches(Mutex::new(LruCache::new(MAX_OPEN))));
+        memory::register(&branches);
+        Self::new(Arc::new(snapshot), |_| Shown::All(branches))
     }
 
     fn new(first: Arc<IcechunkStore>, shown: impl FnOnce(Arc<IcechunkStore>) -> Shown) -> Self {
@@ -247,13 +258,13 @@ impl IceRepositoryStore {
         let Shown::All(branches) = &self.shown else {
             return Ok(None);
         };
-        if let Some(branch) = lock(branches).get(&name) {
+        if let Some(branch) = lock(&branches.0).get(&name) {
             return Ok(Some(branch.clone()));
         }
         let head = self.open(IceRef::Branch(name.clone()))?;
         Ok(head.map(|head| {
             let branch = IceBranch::new(head);
-            lock(branches).put(name, branch.clone());
+            lock(&branches.0).put(name, branch.clone());
             branch
         }))
     }
