@@ -32,6 +32,10 @@ mod types;
 /// `data.raw`, and an array that cannot be read takes out no other, and no header.
 const ALIGNMENT: u64 = 4096;
 
+/// Alignment of all values together in bytes. NetCDF-C begins with a read of so many bytes, which
+/// must not fail because of an array.
+const FIRST_READ: u64 = 4 << 20;
+
 /// Alignment of object headers and of the heap in bytes.
 const WORD: u64 = 8;
 
@@ -441,7 +445,8 @@ impl Hdf5File {
         places.heap = at.next_multiple_of(WORD);
         let own = places.heap + messages::heap_size(references.len()) as u64;
         let mut file = Composite::default();
-        let mut end = own;
+        let has_values = self.objects.iter().any(|object| object.size() > 0);
+        let mut end = own.next_multiple_of(if has_values { FIRST_READ } else { 1 });
         for (number, object) in self.objects.iter().enumerate() {
             let size = object.size();
             places.values[number] = if size == 0 {
@@ -464,6 +469,9 @@ impl Hdf5File {
         let addresses: Vec<u64> = references.iter().map(|n| places.headers[*n]).collect();
         bytes[places.heap as usize..].copy_from_slice(&messages::heap(&addresses));
         file.push_bytes(bytes);
+        if has_values {
+            file.pad_to(FIRST_READ);
+        }
         for object in &self.objects {
             let (size, ObjectContent::Values(values)) = (object.size(), &object.content) else {
                 continue;
