@@ -243,7 +243,7 @@ struct StoreArgs {
     /// Whether a branch of a repository stays at the snapshot that it has when it is opened.
     #[arg(skip)]
     keeps_snapshot: bool,
-    /// Whether the location is one above that of the store, where documents are looked for.
+    /// Whether the location is above the store, and documents alone are looked for there.
     #[arg(skip)]
     is_above: bool,
     /// The mountpoint, without links, which no reference may lead into.

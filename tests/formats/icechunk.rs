@@ -435,8 +435,8 @@ fn what_was_found_stays_in_its_snapshot() {
         assert_eq!(hex(&read_all(open)), before, "{fixture} {options:?}");
         let below = format!("/proc/self/fd/{}", directory.as_raw_fd());
         for _ in 0..3 {
-            let (flags, mode) = (OFlags::RDONLY, Mode::empty());
-            let again = rustix::fs::openat(&directory, "data.raw", flags, mode).unwrap();
+            let flags = OFlags::RDONLY;
+            let again = rustix::fs::openat(&directory, "data.raw", flags, Mode::empty()).unwrap();
             assert_eq!(
                 hex(&read_all(again.into())),
                 before,

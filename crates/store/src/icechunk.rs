@@ -4,7 +4,7 @@
 //! [`IceRepositoryStore`] is a repository, whose branches move from snapshot to snapshot.
 //!
 //! The files are hostile: each is checked when it is opened, and targets are read only below the
-//! prefixes that the caller gives. The format is that of the specifications 1, 2 and 2.1.
+//! prefixes that the caller gives. The module follows the specifications 1, 2 and 2.1.
 
 mod chunk_keys;
 mod chunk_listing;
@@ -106,7 +106,7 @@ impl IcechunkStore {
     }
 
     /// Returns whether a store holds a repository: the file of the second version, or the branches
-    /// of the first. Where the store can list, one listing tells.
+    /// of the first. In a store that can list, a listing shows both.
     pub fn is_in(store: &dyn Store) -> Result<bool> {
         let root = Key::root();
         if store.lists_all() {
@@ -243,8 +243,8 @@ impl IcechunkStore {
         Ok(false)
     }
 
-    /// Returns the metadata of a chunk. That of chunks in the repository needs no request, and so
-    /// that of targets whose references tell whether they are unchanged.
+    /// Returns the metadata of a chunk. A chunk in the repository needs no request for it, nor does
+    /// a target whose reference tells whether the target is unchanged.
     fn stat_of_chunk(
         &self,
         chunk: &FoundChunk,
@@ -512,8 +512,8 @@ fn version_of(id: &ObjectId, offset: u64, len: u64) -> String {
     format!("{id}/{offset:x}-{len:x}")
 }
 
-/// Returns the metadata of bytes of a target. Its version is that of the target or, if the
-/// reference tells whether the target is unchanged, what it tells.
+/// Returns the metadata of bytes of a target. Their version names the version of the target, or
+/// the condition under which the reference takes the target for unchanged.
 fn of_target(
     snapshot: &IceSnapshot,
     target: &str,

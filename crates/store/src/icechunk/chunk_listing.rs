@@ -70,7 +70,8 @@ impl ChunkListing {
         let Some((manifest, left)) = &mut self.current else {
             return Ok(None);
         };
-        let (node, depth) = (&self.array.node, self.begin.len());
+        let node = &self.array.node;
+        let depth = self.begin.len();
         while left.start < left.end {
             let place = manifest.index(node, left.start)?;
             let (name, is_chunk) = self.array.encoding.name(&place, depth);

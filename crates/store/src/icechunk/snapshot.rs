@@ -84,7 +84,7 @@ impl NamedEntry for IceDocument {
     }
 }
 
-/// An array, as far as its chunks need it.
+/// What the chunks of an array are found by.
 pub(super) struct IceArray {
     pub node: NodeId,
     pub encoding: ChunkKeyEncoding,
