@@ -200,7 +200,12 @@ impl Hdf5File {
         if let ObjectContent::Group(_) = content {
             self.groups.insert(key.clone(), number);
         }
-        let attributes = attributes.into_iter().filter_map(attribute).collect();
+        let attributes = attributes.into_iter().filter_map(attribute);
+        let (attributes, long): (Vec<_>, Vec<_>) = attributes.partition(ObjectAttribute::fits);
+        for attribute in long {
+            let place = format!("attribute {} of /{}", attribute.name, path.as_str());
+            self.leave_out(&place, "HDF5 has no attributes of more than 64 KiB");
+        }
         self.objects.push(FileObject {
             key: key.clone(),
             attributes,
@@ -537,10 +542,7 @@ impl Hdf5File {
             }
         }
         for attribute in &object.attributes {
-            if !messages.attribute(attribute) {
-                let why = "is left out: HDF5 has no attributes of more than 64 KiB";
-                log::warn!("{}: the attribute {} {why}", object.key, attribute.name);
-            }
+            messages.attribute(attribute);
         }
         Ok(messages.into_header())
     }

@@ -106,7 +106,7 @@ impl IcechunkStore {
     }
 
     /// Returns whether a store holds a repository: the file of the second version, or the branches
-    /// of the first. In a store that can list, a listing shows both.
+    /// of the first. This method lists the store if it can, and asks for two names otherwise.
     pub fn is_in(store: &dyn Store) -> Result<bool> {
         let root = Key::root();
         if store.lists_all() {

@@ -176,6 +176,31 @@ pub struct ObjectAttribute {
     pub values: Vec<u8>,
 }
 
+impl ObjectAttribute {
+    /// Returns whether the attribute fits into a message, which has at most 64 KiB.
+    pub fn fits(&self) -> bool {
+        self.values.len() <= MAX_MESSAGE && self.encoded().len() <= MAX_MESSAGE
+    }
+
+    fn encoded(&self) -> Vec<u8> {
+        let mut kind = Vec::new();
+        self.kind.encode(&mut kind);
+        let space = dataspace(self.shape.as_deref());
+        let name = self.name.as_bytes();
+        let mut content = vec![3, 0];
+        for len in [name.len() + 1, kind.len(), space.len()] {
+            content.extend((len as u16).to_le_bytes());
+        }
+        content.push(TextEncoding::Utf8 as u8);
+        content.extend(name);
+        content.push(0);
+        content.extend(kind);
+        content.extend(space);
+        content.extend(&self.values);
+        content
+    }
+}
+
 /// The messages of an object header.
 #[derive(Default)]
 pub struct Messages(Vec<u8>);
@@ -232,28 +257,9 @@ impl Messages {
         self.push(kind::LAYOUT, &layout);
     }
 
-    /// Adds an attribute. Returns whether there is room: a message has at most 64 KiB.
-    pub fn attribute(&mut self, attribute: &ObjectAttribute) -> bool {
-        let mut kind = Vec::new();
-        attribute.kind.encode(&mut kind);
-        let space = dataspace(attribute.shape.as_deref());
-        let name = attribute.name.as_bytes();
-        let len = 9 + name.len() + 1 + kind.len() + space.len() + attribute.values.len();
-        if len > MAX_MESSAGE {
-            return false;
-        }
-        let mut content = vec![3, 0];
-        for len in [name.len() + 1, kind.len(), space.len()] {
-            content.extend((len as u16).to_le_bytes());
-        }
-        content.push(TextEncoding::Utf8 as u8);
-        content.extend(name);
-        content.push(0);
-        content.extend(kind);
-        content.extend(space);
-        content.extend(&attribute.values);
-        self.push(kind::ATTRIBUTE, &content);
-        true
+    /// Adds an attribute that [fits](ObjectAttribute::fits) into a message.
+    pub fn attribute(&mut self, attribute: &ObjectAttribute) {
+        self.push(kind::ATTRIBUTE, &attribute.encoded());
     }
 
     /// Returns the object header.

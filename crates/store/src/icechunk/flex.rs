@@ -1,6 +1,6 @@
-//! Access to FlexBuffers (<https://flatbuffers.dev/flatbuffers_internals/#flexbuffers>), in which
-//! the configuration of a repository is stored, as far as it names containers of virtual chunks.
-//! Each offset is checked when it is followed.
+//! Reads the containers of virtual chunks from the configuration of a repository, which is in
+//! FlexBuffers (<https://flatbuffers.dev/flatbuffers_internals/#flexbuffers>). This module checks
+//! each offset when it follows it, and knows no other part of the configuration.
 
 /// Maximum number of containers, and maximum length of their names and prefixes in bytes.
 const MAX_CONTAINERS: usize = 1024;
