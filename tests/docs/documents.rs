@@ -414,12 +414,21 @@ fn run(document: &str) -> Vec<String> {
 
 #[test]
 fn commands_print_the_output_that_documents_show() {
+    // `zarrfs stats` asks all mounts: it would be counted in those of other documents, and keep
+    // them busy
+    const ASKS_ALL: &str = "docs/monitoring.md";
     let documents = DOCUMENTS.map(|(document, _)| document);
-    let wrong: Vec<String> = std::thread::scope(|scope| {
-        let runs = documents.map(|document| scope.spawn(move || run(document)));
+    let mut wrong: Vec<String> = std::thread::scope(|scope| {
+        let others = documents
+            .into_iter()
+            .filter(|document| *document != ASKS_ALL);
+        let runs: Vec<_> = others
+            .map(|document| scope.spawn(move || run(document)))
+            .collect();
         runs.into_iter()
             .flat_map(|run| run.join().unwrap())
             .collect()
     });
+    wrong.extend(run(ASKS_ALL));
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n\n"));
 }
