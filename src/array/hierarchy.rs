@@ -87,6 +87,15 @@ pub enum StoredNode {
     Other,
 }
 
+/// What the arrays that a traversal finds are used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeUse {
+    /// Their documents alone. A separator that no document states may be unknown.
+    Description,
+    /// Their chunks, too. The separator is detected, which takes a listing of each array.
+    Chunks,
+}
+
 /// A metadata document of the mounted tree.
 pub struct MetadataDocument {
     /// The text.
@@ -215,7 +224,6 @@ pub struct Hierarchy {
     v1_order: V1Order,
     compressor: Option<CodecConfig>,
     view: ShownFormat,
-    only_describes: bool,
     /// Whether the store is a directory of stores.
     holds_stores: bool,
     stats: Arc<Stats>,
@@ -248,7 +256,6 @@ impl Hierarchy {
             v1_order,
             compressor: None,
             view: ShownFormat::default(),
-            only_describes: false,
             holds_stores: false,
             stats,
             changing: SubtreeLocks::default(),
@@ -269,15 +276,6 @@ impl Hierarchy {
     /// Sets the format of the documents that nodes of v3 show.
     pub fn with_view(self, view: ShownFormat) -> Self {
         Hierarchy { view, ..self }
-    }
-
-    /// Declares that the caller describes arrays without using their chunks, so that the store is
-    /// not asked for undeclared separators.
-    pub fn only_describing(self) -> Self {
-        Hierarchy {
-            only_describes: true,
-            ..self
-        }
     }
 
     /// Returns the store.
@@ -361,6 +359,11 @@ impl Hierarchy {
 
     /// Returns the node at `key`; `None` if there is definitely nothing.
     pub fn find(&self, key: &Key) -> Result<Option<StoredNode>> {
+        self.find_for(key, NodeUse::Chunks)
+    }
+
+    /// Returns the node at `key`, for this use.
+    fn find_for(&self, key: &Key, used: NodeUse) -> Result<Option<StoredNode>> {
         let document = match self.array_document(key) {
             Err(e) if self.hides_metadata(key, &e) => {
                 self.stats.problem(e.to_string());
@@ -369,7 +372,11 @@ impl Hierarchy {
             document => document?,
         };
         if let Some(document) = document {
-            return self.array(key, &document).map(|parsed| match parsed {
+            let parsed = match used {
+                NodeUse::Description => self.described_array(key, &document),
+                NodeUse::Chunks => self.array(key, &document),
+            };
+            return parsed.map(|parsed| match parsed {
                 Ok(array) => Some(StoredNode::Array(array)),
                 Err(e) => Some(StoredNode::Damaged(e)),
             });
@@ -465,7 +472,16 @@ impl Hierarchy {
     }
 
     /// Returns the parsed array, from memory if its document is unchanged.
-    fn array(
+    fn array(&self, key: &Key, document: &ArrayDocument) -> Result<Parsed> {
+        let parsed = self.described_array(key, document)?;
+        Ok(parsed.and_then(|array| {
+            array.detect_separator().map_err(|e| e.context(key))?;
+            Ok(array)
+        }))
+    }
+
+    /// Returns the parsed array, whose separator may be unknown.
+    fn described_array(
         &self,
         key: &Key,
         ArrayDocument {
@@ -476,12 +492,7 @@ impl Hierarchy {
         }: &ArrayDocument,
     ) -> Result<Parsed> {
         if let Some(parsed) = self.arrays.get(key, &stat.version) {
-            return Ok(parsed.and_then(|array| {
-                if !self.only_describes {
-                    array.detect_separator().map_err(|e| e.context(key))?;
-                }
-                Ok(array)
-            }));
+            return Ok(parsed);
         }
         let (version, parsed) = match self.stored(document) {
             Ok(None) => {
@@ -509,12 +520,7 @@ impl Hierarchy {
 
     fn parse(&self, key: &Key, text: &[u8], form: DocumentKind, version: &Version) -> Parsed {
         let metadata = self.metadata(text, form)?;
-        let make = if self.only_describes {
-            Array::without_chunks
-        } else {
-            Array::new
-        };
-        let array = make(
+        let array = Array::without_chunks(
             key.clone(),
             metadata,
             self.store.clone(),

@@ -6,7 +6,7 @@ use super::{
     CommandFailure, Reading, StoreArgs, StoreLocation, list_of, open_store, print, size, threads,
     warn_unlisted,
 };
-use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
 use clap::Args;
@@ -105,14 +105,13 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
         ..args.reading.clone()
     };
     let hierarchy = open_store(&args.store, &reading, &Arc::default())?;
-    let shows_chunks = args.wide || args.json || args.map;
-    let hierarchy = if shows_chunks {
-        hierarchy
+    let used = if args.wide || args.json || args.map {
+        NodeUse::Chunks
     } else {
-        hierarchy.only_describing()
+        NodeUse::Description
     };
     let mut rows = Vec::new();
-    hierarchy.visit_below(&Key::root(), &mut |key, node| {
+    hierarchy.visit_below(&Key::root(), used, &mut |key, node| {
         let content = match node {
             StoredNode::Array(array) => {
                 RowContent::Array(Box::new(array_row(&hierarchy, key, array, args)))

@@ -10,7 +10,7 @@ use super::netcdf::strings;
 use super::netcdf::types::native_type;
 use super::{Composite, ItemForm};
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
 use crate::cache::Cache;
 pub use messages::sets_flags_alone;
 use messages::{
@@ -140,7 +140,7 @@ impl Hdf5File {
     /// Collects the groups and arrays.
     fn collect(&mut self, hierarchy: &Hierarchy, cache: &Cache, top: &Key) -> Result<()> {
         let mut failed = Ok(());
-        hierarchy.visit_below(top, &mut |key, node| {
+        hierarchy.visit_below(top, NodeUse::Description, &mut |key, node| {
             if failed.is_ok() {
                 failed = self.add(hierarchy, cache, top, key, node);
             }
@@ -256,6 +256,7 @@ impl Hdf5File {
                 return Ok(Err("its objects are no strings".into()));
             }
             let free = (memory::limit() / 4).saturating_sub(held);
+            array.detect_separator()?;
             match strings::read(cache, array, free) {
                 Ok((letters, values)) => {
                     held += values.len();

@@ -269,7 +269,8 @@ impl Tree {
                 store.forget(&key.parent());
             }
             Node::Flat(key) | Node::Chunk(key, _) | Node::Header(key, _) => store.forget(key),
-            Node::ViewFile(key, ..) | Node::Dataset(key, _) => store.forget(key),
+            Node::ViewFile(key, ..) => store.forget(key),
+            Node::Dataset(key, _) => store.forget_documents(key),
             Node::Metadata(key, MetadataFile::Consolidated) => store.forget(key),
             Node::Metadata(key, MetadataFile::Zarr) if self.hierarchy.may_show_inline(key) => {
                 store.forget(key)

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use zarrfs::array::hierarchy::{Hierarchy, MetadataFile, StoredNode};
+use zarrfs::array::hierarchy::{Hierarchy, MetadataFile, NodeUse, StoredNode};
 use zarrfs::array::{Array, ArrayEntry, Scratch};
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::{CodecConfig, V1Order};
@@ -581,7 +581,7 @@ fn writing_back_the_shown_documents_changes_nothing() {
             Arc::default(),
         );
         let mut arrays = Vec::new();
-        h.visit_below(&Key::root(), &mut |_, place| {
+        h.visit_below(&Key::root(), NodeUse::Chunks, &mut |_, place| {
             if let StoredNode::Array(array) = place {
                 arrays.push(array.clone());
             }

@@ -9,6 +9,7 @@ use crate::support::{Mount, ZARRFS, env_path, run, with_timeout, write_file};
 use serde_json::{Value, json};
 use std::cell::Cell;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -506,6 +507,25 @@ fn mounts_that_are_only_read_use_consolidated_metadata() {
             &of_byte,
             &format!("the first byte of consolidated {format:?} at {latency} ms"),
         );
+    }
+}
+
+/// The HDF5 file of a group has an address for each array, which depends on all documents.
+#[test]
+fn the_first_value_of_an_hdf5_file_takes_a_handful_of_requests() {
+    for format in FORMATS {
+        let bucket = Bucket::new(format, 2, 300, true);
+        let mount = bucket.mount(&["--read-only", "--containers", "h5"]);
+        let of_value = requests(&bucket.server, || {
+            let file = fs::File::open(mount.join("dataset.h5")).unwrap();
+            let mut value = [0];
+            for at in [0, 4 << 20] {
+                file.read_exact_at(&mut value, at).unwrap();
+            }
+            assert_eq!(value, [7]);
+        });
+        let what = format!("the first value of 600 arrays in HDF5, consolidated {format:?}");
+        assert_at_most(8, &of_value, &what);
     }
 }
 

@@ -443,6 +443,12 @@ pub trait Readable: Send + Sync {
         }
     }
 
+    /// Invalidates what [`Readable::forget`] does, for a caller that reads all documents at and
+    /// below `prefix`: where one consolidated document holds them, that one is asked for again.
+    fn forget_documents(&self, prefix: &Key) {
+        self.forget(prefix);
+    }
+
     /// Returns the value as an open local file, if it is one.
     fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
         self.below().map_or(Ok(None), |below| below.file(key))

@@ -5,7 +5,7 @@
 //! kept. What a mount shows is in [`shown_consolidated`](super::shown_consolidated).
 
 use super::document::{refused, size_limit};
-use super::{DocumentFormat, Hierarchy, MetadataDocument, StoredNode};
+use super::{DocumentFormat, Hierarchy, MetadataDocument, NodeUse, StoredNode};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -186,7 +186,7 @@ impl Hierarchy {
             return Ok(());
         }
         let mut done = Ok(());
-        self.visit_below(key, &mut |node, found| {
+        self.visit_below(key, NodeUse::Description, &mut |node, found| {
             if matches!(found, StoredNode::Value(_) | StoredNode::Other) {
                 return;
             }

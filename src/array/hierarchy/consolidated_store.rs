@@ -211,6 +211,20 @@ impl ConsolidatedStore {
         Ok(None)
     }
 
+    /// Drops cached metadata of the consolidated document.
+    fn forget_consolidated(&self) {
+        let inline = Key::root().join(ZARR_JSON);
+        let is_inline = self
+            .latest_outline()
+            .is_some_and(|outline| outline.documents.contains_key(&inline));
+        let document = if is_inline {
+            inline
+        } else {
+            Key::root().join(ZMETADATA)
+        };
+        self.below.forget(&document);
+    }
+
     /// Returns the content of the `.zmetadata` that was read last, without waiting.
     fn latest_outline(&self) -> Option<Arc<Outline>> {
         let latest = self.latest.try_lock().ok()?;
@@ -444,19 +458,19 @@ impl Readable for ConsolidatedStore {
         self.below.forget(prefix);
         match &self.opened {
             Some(opened) => opened.add(prefix),
-            None if self.uses_metadata => {
-                let inline = Key::root().join(ZARR_JSON);
-                let is_inline = matches!(
-                    &*lock(&self.latest),
-                    Some((_, Some(outline))) if outline.documents.contains_key(&inline)
-                );
-                self.below.forget(&if is_inline {
-                    inline
-                } else {
-                    Key::root().join(ZMETADATA)
-                });
-            }
+            None if self.uses_metadata => self.forget_consolidated(),
             None => {}
+        }
+    }
+
+    fn forget_documents(&self, prefix: &Key) {
+        let is_consolidated = self
+            .latest_outline()
+            .is_some_and(|outline| outline.prefixes.contains(prefix));
+        if is_consolidated {
+            self.forget_consolidated();
+        } else {
+            self.forget(prefix);
         }
     }
 

@@ -2,7 +2,7 @@
 //! semantics of mkdir(2), rmdir(2) and rename(2). Keys that the mounted tree hides are included.
 
 use super::array_document::erase_chunks;
-use super::{DocumentFormat, Hierarchy, OWN, REMOVED, StoredNode, is_foreign, is_own};
+use super::{DocumentFormat, Hierarchy, NodeUse, OWN, REMOVED, StoredNode, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
@@ -274,7 +274,7 @@ impl Hierarchy {
     pub fn remove_all(&self, key: &Key) -> Result<()> {
         self.store.forget(key);
         let mut nodes = Vec::new();
-        self.visit_below(key, &mut |node, found| {
+        self.visit_below(key, NodeUse::Chunks, &mut |node, found| {
             nodes.push((node.clone(), found.clone()))
         });
         for (node, found) in nodes.into_iter().rev() {

@@ -5,7 +5,7 @@
 //! may nest 30,000 levels: [`WalkBounds`] bounds depth, number and time, and what is cut off is an
 //! error.
 
-use super::{Hierarchy, StoredNode};
+use super::{Hierarchy, NodeUse, StoredNode};
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::Grant;
@@ -126,7 +126,7 @@ impl Hierarchy {
     /// Calls `visit` for `key` and for every group and array below it, in the order of their names.
     /// An unreadable node is visited as damaged. Plain keys, and everything below an array, are not
     /// visited, nor what lies beyond the [bounds](WalkBounds), which is recorded as left out.
-    pub fn visit_below(&self, key: &Key, visit: &mut dyn FnMut(&Key, &StoredNode)) {
+    pub fn visit_below(&self, key: &Key, used: NodeUse, visit: &mut dyn FnMut(&Key, &StoredNode)) {
         let mut levels = vec![Prefixes::sorted(vec![key.clone()])];
         let mut bounds = WalkBounds::new();
         while let Some(level) = levels.last_mut() {
@@ -136,7 +136,7 @@ impl Hierarchy {
             };
             let found = bounds
                 .admit(&key)
-                .and_then(|()| self.find(&key))
+                .and_then(|()| self.find_for(&key, used))
                 .and_then(|place| match place {
                     Some(StoredNode::Group) => Ok(Some((StoredNode::Group, self.prefixes(&key)?))),
                     place => Ok(place.map(|place| (place, Prefixes::default()))),

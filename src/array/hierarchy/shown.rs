@@ -75,6 +75,28 @@ impl Hierarchy {
         }
     }
 
+    /// Returns the stats of the documents of the group or array at `key`.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub fn document_stats(&self, key: &Key) -> Result<Vec<Stat>> {
+        if let Some(found) = self.v3_document(key)? {
+            return Ok(vec![found.stat]);
+        }
+        let found = self.array_document(key)?;
+        let attributes = match found.as_ref().map(|found| found.form) {
+            Some(DocumentKind::V1) => V1_ATTRS,
+            _ => ZATTRS,
+        };
+        let of_node = match found {
+            Some(found) => Some(found.stat),
+            None => self.stat(&key.join(ZGROUP))?,
+        };
+        let of_attributes = self.stat(&key.join(attributes))?;
+        Ok(of_node.into_iter().chain(of_attributes).collect())
+    }
+
     /// Returns the key of the document that defines the array at `key`: `.zarray` unless another
     /// one is found.
     pub fn array_document_key(&self, key: &Key) -> Key {

@@ -2,7 +2,7 @@
 //! stored one may be stale.
 
 use super::consolidated::ConsolidatedText;
-use super::{DocumentFormat, Hierarchy, MetadataDocument, ShownFormat, StoredNode};
+use super::{DocumentFormat, Hierarchy, MetadataDocument, NodeUse, ShownFormat, StoredNode};
 use zarrfs_base::error::{Kind, Result};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
@@ -37,7 +37,7 @@ impl Hierarchy {
         let mut granted = stat.permissions;
         let mut consolidated = ConsolidatedText::new(DocumentFormat::V2);
         let mut failed = Ok(());
-        self.visit_below(key, &mut |place, node| {
+        self.visit_below(key, NodeUse::Description, &mut |place, node| {
             if failed.is_err() {
                 return;
             }
@@ -130,7 +130,7 @@ impl Hierarchy {
         let mut inline = ConsolidatedText::new(DocumentFormat::V3);
         let mut failed = Ok(());
         let mut hidden = Vec::<Key>::new();
-        self.visit_below(key, &mut |place, node| {
+        self.visit_below(key, NodeUse::Description, &mut |place, node| {
             let is_node = matches!(node, StoredNode::Array(_) | StoredNode::Group) && place != key;
             if failed.is_err()
                 || !is_node

@@ -90,7 +90,7 @@ fn groups_arrays_and_intermediate_directories_are_found() {
         ("notes.txt", "hello"),
     ]);
     let mut seen = Vec::new();
-    h.visit_below(&Key::root(), &mut |key, place| {
+    h.visit_below(&Key::root(), NodeUse::Chunks, &mut |key, place| {
         let kind = match place {
             StoredNode::Array(_) => "array",
             StoredNode::Damaged(_) => "damaged",
@@ -307,7 +307,7 @@ fn every_traversal_ends_and_says_what_is_left_out() {
     let h = Hierarchy::new(Arc::new(Endless), V1Order::Zarr1, Arc::default());
     let mut groups = 0;
     let mut damaged = Vec::new();
-    h.visit_below(&Key::root(), &mut |_, node| match node {
+    h.visit_below(&Key::root(), NodeUse::Chunks, &mut |_, node| match node {
         StoredNode::Damaged(e) => damaged.push(e.to_string()),
         _ => groups += 1,
     });

@@ -1,9 +1,8 @@
 //! Permissions of nodes: a node grants no more than any of the stored files that it is made of.
 
 use super::{Node, Tree};
-use crate::array::hierarchy::StoredNode;
+use std::time::SystemTime;
 use zarrfs_base::error::{Kind, Result};
-use zarrfs_format::metadata::ZGROUP;
 use zarrfs_store::{Key, Permissions, Stat, both};
 
 /// The users to whom a node's extended attributes are shown. The kernel lets readers of the node
@@ -41,31 +40,37 @@ impl Tree {
         }
     }
 
-    /// Returns the permissions that all documents and chunks of the groups and arrays at these keys
-    /// grant. In a store without modes only the first key is looked up.
-    pub(super) fn permissions_of_all<'a>(
-        &self,
-        keys: impl Iterator<Item = &'a Key>,
-    ) -> Result<Option<Permissions>> {
+    /// Returns the time of the last change of the groups and arrays at these keys, and the
+    /// permissions that all their documents and chunks grant. In a store without modes,
+    /// directories have no times, and are not looked up.
+    pub(super) fn of_sources(&self, keys: &[Key]) -> Result<(SystemTime, Option<Permissions>)> {
+        let mut modified = SystemTime::UNIX_EPOCH;
         let mut granted = None;
+        let mut has_modes = true;
         for key in keys {
-            let Some(of_directory) = self.stat(key)?.permissions else {
-                return Ok(None);
-            };
-            granted = both(granted, Some(of_directory.inside()));
-            let mut documents = vec![self.hierarchy.attributes_key(key), key.join(ZGROUP)];
-            match self.hierarchy.find(key)? {
-                Some(StoredNode::Array(array)) => documents.push(key.join(array.metadata_name())),
-                Some(StoredNode::Damaged(_)) => {
-                    documents.push(self.hierarchy.array_document_key(key))
-                }
-                _ => {}
+            if has_modes {
+                let directory = self.stat(key)?;
+                modified = modified.max(directory.modified);
+                granted = both(granted, directory.permissions.map(Permissions::inside));
+                has_modes = directory.permissions.is_some();
             }
-            for document in documents {
-                granted = both(granted, self.permissions_of_document(&document)?);
+            if let Some(array) = self.hierarchy.cached_array(key) {
+                modified = modified.max(array.freshness().last_write());
+            }
+            match self.hierarchy.document_stats(key) {
+                // a link out of the store grants nothing
+                Err(e) if has_modes && e.kind() != Kind::System(libc::EIO) => {
+                    granted = both(granted, Some(Permissions::OWNER_ONLY));
+                }
+                documents => {
+                    for document in documents? {
+                        modified = modified.max(document.modified);
+                        granted = both(granted, document.permissions);
+                    }
+                }
             }
         }
-        Ok(granted)
+        Ok((modified, granted))
     }
 
     /// Returns whether `audience` may read a document whose content is part of the extended

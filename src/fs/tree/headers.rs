@@ -3,9 +3,7 @@
 
 use super::{Attributes, Node, Tree};
 use crate::array::Array;
-use crate::export::{
-    self, ArrayView, Composite, Described, Format, GroupFormat, NetcdfOptions, PartContent,
-};
+use crate::export::{self, ArrayView, Composite, Described, Format, GroupFormat, NetcdfOptions};
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, Weak};
@@ -303,9 +301,8 @@ impl Tree {
             .and_then(Composite::counted)
             .map_err(|e| too_many_arrays(key, format, e))?;
         self.log_left_out(&known, &file);
-        let newest = self.newest(key, &file)?;
-        let permissions = self.permissions_of_all(file.sources.iter())?;
-        let dataset = (Arc::new(file), newest, permissions);
+        let (modified, permissions) = self.of_sources(&file.sources)?;
+        let dataset = (Arc::new(file), modified, permissions);
         lock(&self.known_headers.datasets).put(known, (Instant::now(), dataset.clone()));
         Ok(dataset)
     }
@@ -321,23 +318,6 @@ impl Tree {
             );
             logged.put(known.clone(), file.left_out.clone());
         }
-    }
-
-    /// Returns the time of the last change of a group or of an array in its file.
-    fn newest(&self, key: &Key, file: &Composite) -> Result<SystemTime> {
-        let mut newest = self.modified(key)?;
-        for part in file.parts() {
-            if let PartContent::Flat { key, .. } = &part.content {
-                let written = self
-                    .hierarchy
-                    .cached_array(key)
-                    .map_or(SystemTime::UNIX_EPOCH, |array| {
-                        array.freshness().last_write()
-                    });
-                newest = newest.max(self.modified(key)?).max(written);
-            }
-        }
-        Ok(newest)
     }
 
     /// Returns the attributes of a header or container. Its modification time is that of the array.
@@ -359,7 +339,7 @@ impl Tree {
                 let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
                 let modified = modified.max(self.view_modified(node)?);
                 let file = self.composite_not_older(node, KEPT)?;
-                let permissions = self.permissions_of_all(file.sources.iter())?;
+                let (_, permissions) = self.of_sources(&file.sources)?;
                 (file, modified, permissions)
             }
             _ => return Err(Error::stale()),

@@ -6,7 +6,7 @@
 use super::super::consolidated::{ENTRY, check_consolidated_size};
 use super::super::document::check_size;
 use super::super::format::is_same_node;
-use super::super::{DocumentFormat, DocumentKind, Hierarchy, StoredNode, is_foreign};
+use super::super::{DocumentFormat, DocumentKind, Hierarchy, NodeUse, StoredNode, is_foreign};
 use crate::array::Array;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json;
@@ -100,7 +100,7 @@ impl Hierarchy {
     fn nodes_to_migrate(&self) -> Result<MigratedNodes> {
         let mut found = MigratedNodes::default();
         let mut failed = Ok(());
-        self.visit_below(&Key::root(), &mut |key, node| {
+        self.visit_below(&Key::root(), NodeUse::Chunks, &mut |key, node| {
             if failed.is_ok() {
                 failed = self.add_node(key, node, &mut found);
             }

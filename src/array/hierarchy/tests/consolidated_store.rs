@@ -66,7 +66,7 @@ fn asked(store: &FaultyStore) -> u64 {
 
 fn walked(h: &Hierarchy) -> Vec<String> {
     let mut seen = Vec::new();
-    h.visit_below(&Key::root(), &mut |key, place| {
+    h.visit_below(&Key::root(), NodeUse::Description, &mut |key, place| {
         seen.push(format!("{key} {}", kind(Some(place))))
     });
     seen
