@@ -46,9 +46,9 @@ pub use describe::{axis_names, check_values, describe, describe_values};
 pub use described::{
     Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role,
 };
-pub use form::{ItemForm, ShownNumber, StoredInteger};
+pub use form::{ItemForm, StoredInteger};
 pub use hdf5::sets_flags_alone;
-pub use netcdf::{HeaderEdit, Moved, NetcdfOptions, NetcdfVersion};
+pub use netcdf::{HeaderEdit, Moved, NetcdfOptions};
 pub use records::FileSlice;
 pub use view::ArrayView;
 pub use vrt::VrtContent;
@@ -58,7 +58,7 @@ pub use vrt::VrtContent;
 pub enum GroupFormat {
     /// The arrays of the group, in netCDF's classic format.
     Netcdf,
-    /// Everything below the group, in HDF5.
+    /// Everything below the group, in HDF5; at the root of a store also an array.
     Hdf5,
 }
 
@@ -90,6 +90,11 @@ impl GroupFormat {
     /// Returns the format of the file with this name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// Returns whether an array at the root of a store has the file, too.
+    pub fn shows_array(self) -> bool {
+        self == GroupFormat::Hdf5
     }
 
     /// Makes the file of the group at `key`.

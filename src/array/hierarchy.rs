@@ -13,8 +13,8 @@ use zarrfs_base::memory::{self, Grant};
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::v3::node::{self, NodeType};
 use zarrfs_format::metadata::{
-    ArrayMetadata, CodecConfig, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
-    ZMETADATA,
+    ArrayMetadata, CodecConfig, MAX_DOCUMENT, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY,
+    ZATTRS, ZGROUP, ZMETADATA,
 };
 use zarrfs_store::{Entry, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version};
 
@@ -172,6 +172,8 @@ struct ArrayDocument {
     key: Key,
     stat: Stat,
     form: DocumentKind,
+    /// The document, if it was read just now.
+    read: Option<MetadataDocument>,
     /// Value of [`Arrays::moves`] before the document was looked up.
     moves: u64,
 }
@@ -428,20 +430,28 @@ impl Hierarchy {
     /// Finds the document that defines the array at `key`; `None` if there is no array.
     fn array_document(&self, key: &Key) -> Result<Option<ArrayDocument>> {
         let moves = self.arrays.moves();
-        let found = self.document_of_array(key)?;
+        if let Some(document) = self.v3_document(key)? {
+            let is_array = document.outline.node_type == NodeType::Array;
+            return Ok(is_array.then_some(ArrayDocument {
+                key: document.key,
+                stat: document.stat,
+                form: DocumentKind::V3,
+                read: document.read,
+                moves,
+            }));
+        }
+        let found = self.old_document_of_array(key)?;
         Ok(found.map(|(form, document, stat)| ArrayDocument {
             key: document,
             stat,
             form,
+            read: None,
             moves,
         }))
     }
 
-    fn document_of_array(&self, key: &Key) -> Result<Option<(DocumentKind, Key, Stat)>> {
-        if let Some(document) = self.v3_document(key)? {
-            let is_array = document.outline.node_type == NodeType::Array;
-            return Ok(is_array.then_some((DocumentKind::V3, document.key, document.stat)));
-        }
+    /// Finds the document of v1 or v2 that defines an array.
+    fn old_document_of_array(&self, key: &Key) -> Result<Option<(DocumentKind, Key, Stat)>> {
         let zarray = key.join(ZARRAY);
         if let Some(stat) = self.stat(&zarray)? {
             return Ok(Some((DocumentKind::V2, zarray, stat)));
@@ -488,21 +498,31 @@ impl Hierarchy {
             key: document,
             stat,
             form,
+            read,
             moves,
         }: &ArrayDocument,
     ) -> Result<Parsed> {
         if let Some(parsed) = self.arrays.get(key, &stat.version) {
             return Ok(parsed);
         }
-        let (version, parsed) = match self.stored(document) {
-            Ok(None) => {
+        // a longer one is a group, or refused
+        let read = read
+            .as_ref()
+            .filter(|read| read.text.len() as u64 <= MAX_DOCUMENT);
+        let stored = match read {
+            Some(_) => Ok(None),
+            None => self.stored(document),
+        };
+        let (version, parsed) = match (read, &stored) {
+            (Some(found), _) | (None, Ok(Some(found))) => {
+                let version = &found.stat.version;
+                let parsed = self.parse(key, &found.text, *form, version);
+                (version.clone(), parsed.map_err(|e| e.context(document)))
+            }
+            (None, Ok(None)) => {
                 return Err(Error::not_found("went away while it was read").context(document));
             }
-            Ok(Some(MetadataDocument { text, stat, .. })) => {
-                let parsed = self.parse(key, &text, *form, &stat.version);
-                (stat.version, parsed.map_err(|e| e.context(document)))
-            }
-            Err(e) => (stat.version.clone(), Err(e)),
+            (None, Err(e)) => (stat.version.clone(), Err(e.clone())),
         };
         if let Err(e) = &parsed {
             self.stats.problem(e.to_string());

@@ -77,13 +77,13 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
     let cache = args.memory.cache(stats.clone());
     match (place, args.format) {
         (Some(StoredNode::Damaged(e)), _) => Err(e.context(shown).into()),
-        (Some(StoredNode::Array(_)), Some(Asked::Group(format))) => {
+        (Some(StoredNode::Array(_)), Some(Asked::Group(format))) if !format.shows_array() => {
             let id = format.id();
             Err(CommandFailure::wrong_use(format!(
                 "{shown}: an array; {id} is for groups"
             )))
         }
-        (Some(StoredNode::Array(array)), asked) => {
+        (Some(StoredNode::Array(array)), asked @ (None | Some(Asked::Array(_)))) => {
             array.readable().map_err(|e| e.context(shown))?;
             match asked {
                 Some(Asked::Array(format)) => print_header(args, &array, format, &cache, &stats),

@@ -4,7 +4,7 @@
 use super::{PROGRAMS, words};
 use crate::array::hierarchy::{Hierarchy, ShownFormat};
 use crate::cache::Cache;
-use crate::export::{Format, GroupFormat, NetcdfOptions, NetcdfVersion};
+use crate::export::{Format, GroupFormat, NetcdfOptions};
 use crate::fs::tree::{Headers, Tree, Views};
 use clap::Args;
 use std::sync::Arc;
@@ -44,43 +44,25 @@ pub struct HeadersArgs {
 #[derive(Args)]
 #[command(next_help_heading = PROGRAMS)]
 pub struct NetcdfArgs {
-    /// Set the version of dataset.nc [default: auto]
-    ///
-    /// auto is cdf2 where that holds all arrays of a group as they are, otherwise cdf5, which GDAL
-    /// and R do not open. With cdf2, integers that it lacks are shown in wider types, and what does
-    /// not fit is left out and named. A mount shows dataset.nc with this option also without
-    /// --containers nc.
-    #[arg(long = "netcdf", value_name = "VERSION", value_parser = words(&VERSIONS),
-        hide_possible_values = true)]
-    version: Option<NetcdfVersion>,
     /// Make this dimension unlimited in dataset.nc
     ///
     /// It must be the first dimension of an array. With --resize, programs can append records.
-    /// Shows dataset.nc as --netcdf does.
+    /// A mount then shows dataset.nc also without --containers nc.
     #[arg(long = "netcdf-record", value_name = "NAME")]
     record: Option<String>,
 }
-
-/// The words of `--netcdf`.
-const VERSIONS: [(&str, NetcdfVersion); 3] = [
-    ("auto", NetcdfVersion::Auto),
-    ("cdf2", NetcdfVersion::Cdf2),
-    ("cdf5", NetcdfVersion::Cdf5),
-];
 
 impl NetcdfArgs {
     /// Returns how groups are shown.
     pub fn options(&self) -> NetcdfOptions {
         NetcdfOptions {
-            version: self.version.unwrap_or_default(),
             record: self.record.clone(),
         }
     }
 
-    /// Returns whether the command line has any of these options, each of which asks for groups as
-    /// netCDF files.
+    /// Returns whether the command line has the option, which asks for groups as netCDF files.
     fn is_given(&self) -> bool {
-        self.version.is_some() || self.record.is_some()
+        self.record.is_some()
     }
 }
 
@@ -228,9 +210,8 @@ mod tests {
         for (words, is_shown) in [
             (&[][..], false),
             (&["--containers", "tif"], false),
-            (&["--netcdf", "auto"], true),
-            (&["--containers", "tif", "--netcdf", "cdf2"], true),
             (&["--netcdf-record", "time"], true),
+            (&["--containers", "tif", "--netcdf-record", "time"], true),
         ] {
             let command =
                 HeadersArgs::augment_args(clap::Command::new("mount").no_binary_name(true));

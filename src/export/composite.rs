@@ -234,6 +234,15 @@ impl Composite {
         Ok(Composite { memory, ..self })
     }
 
+    /// Returns whether values were read to make the file, so that it may change with them.
+    pub fn depends_on_values(&self) -> bool {
+        self.parts.iter().any(|part| match &part.content {
+            PartContent::Values { .. } => true,
+            PartContent::Flat { form, .. } => matches!(form, ItemForm::Double(_)),
+            _ => false,
+        })
+    }
+
     /// Returns the size of the whole file in bytes.
     pub fn size(&self) -> u64 {
         self.size_with(self.record_count())

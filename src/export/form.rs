@@ -15,14 +15,9 @@ pub enum ItemForm {
     AsStored,
     /// In the other byte order. The number is the size of an item in bytes.
     Reversed(usize),
-    /// Integers as big-endian numbers of a type that holds the same values: netCDF-3 lacks most
+    /// Integers as big-endian floats of 64 bits, where these hold the same values: CDF-2 lacks most
     /// types of integers.
-    Widened {
-        /// The type of the array.
-        stored: StoredInteger,
-        /// The type of the file.
-        shown: ShownNumber,
-    },
+    Double(StoredInteger),
     /// UCS-4 text as UTF-8 in as many bytes, padded with NUL.
     Utf8 {
         /// The number of bytes of an item.
@@ -44,20 +39,8 @@ pub enum ItemForm {
 pub struct StoredInteger {
     /// The type.
     pub number: NumberType,
-    /// The array's fill value, which netCDF's default fill value of the shown type stands for when
-    /// it is written.
+    /// The array's fill value, which `NC_FILL_DOUBLE` stands for when it is written.
     pub fill: i128,
-}
-
-/// A type of numbers in netCDF-3.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShownNumber {
-    /// Signed integers of 16 bits.
-    Short,
-    /// Signed integers of 32 bits.
-    Int,
-    /// Floats of 64 bits.
-    Double,
 }
 
 impl StoredInteger {
@@ -72,58 +55,14 @@ impl StoredInteger {
     }
 }
 
-impl ShownNumber {
-    /// Returns the type of the items in the file.
-    fn number(self) -> NumberType {
-        let (kind, size) = match self {
-            ShownNumber::Short => (NumberKind::Signed, 2),
-            ShownNumber::Int => (NumberKind::Signed, 4),
-            ShownNumber::Double => (NumberKind::Float, 8),
-        };
-        NumberType {
-            kind,
-            size,
-            is_big_endian: true,
-        }
-    }
+/// `NC_FILL_DOUBLE` in `netcdf.h`, which netCDF-C writes in place of values that are not written
+/// yet.
+const FILL: f64 = 9.969_209_968_386_869e36;
 
-    /// Returns the number of bytes.
-    pub fn size(self) -> usize {
-        self.number().size
-    }
-
-    /// Appends a number in the file's byte order; `None` if the type does not hold it exactly.
-    fn write(self, number: i128, out: &mut Vec<u8>) -> Option<()> {
-        let bits = if self == ShownNumber::Double {
-            let shown = number as f64;
-            (shown as i128 == number).then_some(shown.to_bits())
-        } else {
-            self.number().integer_bits(number)
-        };
-        self.number().store(bits?, out);
-        Some(())
-    }
-
-    /// Reads an item of the file; `None` if it is not an integer.
-    fn read(self, item: &[u8]) -> Option<i128> {
-        let bits = self.number().load(item);
-        if self != ShownNumber::Double {
-            return Some(self.number().integer(bits));
-        }
-        let shown = f64::from_bits(bits);
-        let number = shown as i128;
-        (number as f64 == shown && number.unsigned_abs() <= 1 << 64).then_some(number)
-    }
-
-    /// Returns whether the item is netCDF's default fill value of the type: `NC_FILL_SHORT`,
-    /// `NC_FILL_INT` and `NC_FILL_DOUBLE` in `netcdf.h`.
-    fn is_default_fill(self, item: &[u8]) -> bool {
-        match self {
-            ShownNumber::Short => item == (-32767i16).to_be_bytes(),
-            ShownNumber::Int => item == (-2_147_483_647i32).to_be_bytes(),
-            ShownNumber::Double => item == 9.969_209_968_386_869e36f64.to_be_bytes(),
-        }
-    }
+/// Returns the integer that a float is; `None` if it is none.
+fn integer(float: f64) -> Option<i128> {
+    let number = float as i128;
+    (number as f64 == float && number.unsigned_abs() <= 1 << 64).then_some(number)
 }
 
 impl ItemForm {
@@ -133,7 +72,7 @@ impl ItemForm {
             ItemForm::AsStored => 1,
             ItemForm::Reversed(size) | ItemForm::Utf8 { size, .. } => size.max(1),
             ItemForm::Single { .. } => 2,
-            ItemForm::Widened { stored, .. } => stored.number.size,
+            ItemForm::Double(stored) => stored.number.size,
             ItemForm::Unpacked(ref packing) => packing.stored_size(),
         }
     }
@@ -141,7 +80,7 @@ impl ItemForm {
     /// Returns the number of bytes that they become in the file.
     pub fn shown_item(&self) -> usize {
         match self {
-            ItemForm::Widened { shown, .. } => shown.size(),
+            ItemForm::Double(_) => size_of::<f64>(),
             ItemForm::Single { .. } => 4,
             ItemForm::Unpacked(packing) => packing.shown_size(),
             same => same.stored_item(),
@@ -164,7 +103,7 @@ impl ItemForm {
         match self {
             // tests a block at a time: the whole array was read already, a second copy would double
             // its memory
-            ItemForm::Widened { .. } => {
+            ItemForm::Double(_) => {
                 let block = self.stored_item() << 12;
                 bytes
                     .chunks(block)
@@ -178,26 +117,25 @@ impl ItemForm {
     ///
     /// # Errors
     ///
-    /// ESTALE for an integer that the shown type does not hold. `netcdf` chooses a type only if all
-    /// values fit, so the array has changed since the file was opened.
+    /// ESTALE for an integer that no double is equal to. `netcdf` shows doubles only if all values
+    /// fit, so the array has changed since the file was opened.
     pub fn show(&self, bytes: &mut Vec<u8>) -> Result<()> {
         match *self {
             ItemForm::AsStored => {}
             ItemForm::Reversed(size) => bytes
                 .chunks_exact_mut(size.max(1))
                 .for_each(<[u8]>::reverse),
-            ItemForm::Widened { stored, shown } => {
-                let StoredInteger {
-                    number: integer, ..
-                } = stored;
-                let mut out = Vec::with_capacity(bytes.len() / integer.size * shown.size());
-                for item in bytes.chunks_exact(integer.size) {
-                    let number = integer.integer(integer.load(item));
-                    shown.write(number, &mut out).ok_or_else(|| {
+            ItemForm::Double(StoredInteger { number: stored, .. }) => {
+                let mut out = Vec::with_capacity(bytes.len() / stored.size * size_of::<f64>());
+                for item in bytes.chunks_exact(stored.size) {
+                    let number = stored.integer(stored.load(item));
+                    let float = number as f64;
+                    if float as i128 != number {
                         let why =
                             format!("{number} can't be shown as a double: open the file again");
-                        Error::new(Kind::System(libc::ESTALE), why)
-                    })?;
+                        return Err(Error::new(Kind::System(libc::ESTALE), why));
+                    }
+                    out.extend(float.to_be_bytes());
                 }
                 *bytes = out;
             }
@@ -232,17 +170,22 @@ impl ItemForm {
     pub fn store(&self, bytes: &mut Vec<u8>) -> Result<()> {
         match *self {
             ItemForm::AsStored | ItemForm::Reversed(_) => self.show(bytes),
-            ItemForm::Widened { stored, shown } => {
-                let mut out = Vec::with_capacity(bytes.len() / shown.size() * stored.number.size);
-                for item in bytes.chunks_exact(shown.size()) {
-                    let number = if shown.is_default_fill(item) {
-                        Some(stored.fill)
+            ItemForm::Double(StoredInteger {
+                number: stored,
+                fill,
+            }) => {
+                let items = bytes.as_chunks::<8>().0;
+                let mut out = Vec::with_capacity(items.len() * stored.size);
+                for item in items {
+                    let float = f64::from_be_bytes(*item);
+                    let number = if float == FILL {
+                        Some(fill)
                     } else {
-                        shown.read(item)
+                        integer(float)
                     };
-                    let bits = number.and_then(|number| stored.number.integer_bits(number));
-                    let bits = bits.ok_or_else(|| not_integer(stored.number, shown, item))?;
-                    stored.number.store(bits, &mut out);
+                    let bits = number.and_then(|number| stored.integer_bits(number));
+                    let bits = bits.ok_or_else(|| not_integer(stored, float))?;
+                    stored.store(bits, &mut out);
                 }
                 *bytes = out;
                 Ok(())
@@ -287,8 +230,7 @@ fn float_types(is_big_endian: bool) -> (NumberType, NumberType) {
     (of_size(2), of_size(4))
 }
 
-fn not_integer(stored: NumberType, shown: ShownNumber, item: &[u8]) -> Error {
-    let number = shown.number().float(shown.number().load(item));
+fn not_integer(stored: NumberType, number: f64) -> Error {
     let sign = if stored.kind == NumberKind::Signed {
         ""
     } else {
@@ -347,7 +289,7 @@ fn store_text(item: &mut [u8], is_big_endian: bool) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn integer(size: usize, is_signed: bool, is_big_endian: bool) -> StoredInteger {
+    fn stored(size: usize, is_signed: bool, is_big_endian: bool) -> StoredInteger {
         let kind = if is_signed {
             NumberKind::Signed
         } else {
@@ -381,82 +323,44 @@ mod tests {
             (i64::MIN, false),
             (3 << 60, true),
         ] {
-            let form = ItemForm::Widened {
-                stored: integer(8, true, is_big_endian),
-                shown: ShownNumber::Double,
-            };
-            let stored = if is_big_endian {
+            let form = ItemForm::Double(stored(8, true, is_big_endian));
+            let integer = if is_big_endian {
                 n.to_be_bytes()
             } else {
                 n.to_le_bytes()
             };
-            let mut bytes = stored.to_vec();
+            let mut bytes = integer.to_vec();
             form.show(&mut bytes).unwrap();
             assert_eq!(bytes, (n as f64).to_be_bytes());
             form.store(&mut bytes).unwrap();
-            assert_eq!(bytes, stored);
+            assert_eq!(bytes, integer);
         }
     }
 
     #[test]
     fn items_take_another_size_in_the_file() {
-        let check = |stored: StoredInteger, shown, bytes: &[u8], expected: &[u8], fill: &[u8]| {
-            let form = ItemForm::Widened { stored, shown };
+        for (integers, bytes, expected) in [
+            (stored(2, false, true), &[255, 254][..], 65_534f64),
+            (stored(2, true, false), &[254, 255], -2.0),
+            (stored(4, false, false), &[255; 4], f64::from(u32::MAX)),
+            (
+                stored(8, false, true),
+                &(u64::MAX << 11).to_be_bytes(),
+                (u64::MAX << 11) as f64,
+            ),
+        ] {
+            let form = ItemForm::Double(integers);
             let mut converted = bytes.to_vec();
             form.show(&mut converted).unwrap();
-            assert_eq!(converted, expected);
-            assert_eq!(
-                form.shown_size(bytes.len() as u64),
-                Some(expected.len() as u64)
-            );
+            assert_eq!(converted, expected.to_be_bytes());
+            assert_eq!(form.shown_size(bytes.len() as u64), Some(8));
             form.store(&mut converted).unwrap();
             assert_eq!(converted, bytes);
-            // what netCDF-C writes in place of values that are not written yet
-            let mut converted = fill.to_vec();
+            let mut converted = FILL.to_be_bytes().to_vec();
             form.store(&mut converted).unwrap();
-            assert_eq!(stored.number.integer(stored.number.load(&converted)), 7);
-        };
-        check(
-            integer(1, false, false),
-            ShownNumber::Short,
-            &[0, 255],
-            &[0, 0, 0, 255],
-            &[0x80, 1],
-        );
-        check(
-            integer(2, false, true),
-            ShownNumber::Int,
-            &[255, 254],
-            &[0, 0, 255, 254],
-            &[0x80, 0, 0, 1],
-        );
-        check(
-            integer(2, false, false),
-            ShownNumber::Int,
-            &[255, 254],
-            &[0, 0, 254, 255],
-            &[0x80, 0, 0, 1],
-        );
-        let fill = 9.969_209_968_386_869e36f64.to_be_bytes();
-        check(
-            integer(4, false, false),
-            ShownNumber::Double,
-            &[255; 4],
-            &f64::from(u32::MAX).to_be_bytes(),
-            &fill,
-        );
-        let most = u64::MAX << 11;
-        check(
-            integer(8, false, true),
-            ShownNumber::Double,
-            &most.to_be_bytes(),
-            &(most as f64).to_be_bytes(),
-            &fill,
-        );
-        let form = ItemForm::Widened {
-            stored: integer(4, false, false),
-            shown: ShownNumber::Double,
-        };
+            assert_eq!(integers.number.integer(integers.number.load(&converted)), 7);
+        }
+        let form = ItemForm::Double(stored(4, false, false));
         assert_eq!(
             (
                 form.shown_size(u64::MAX - 3),
@@ -469,10 +373,7 @@ mod tests {
 
     #[test]
     fn inexact_values_are_refused() {
-        let form = ItemForm::Widened {
-            stored: integer(8, true, true),
-            shown: ShownNumber::Double,
-        };
+        let form = ItemForm::Double(stored(8, true, true));
         for n in [(1i64 << 53) + 1, i64::MAX] {
             assert_eq!(
                 form.show(&mut n.to_be_bytes().to_vec())
@@ -491,16 +392,13 @@ mod tests {
                 "{x}"
             );
         }
-        let form = ItemForm::Widened {
-            stored: integer(2, false, true),
-            shown: ShownNumber::Int,
-        };
-        let e = form.store(&mut (-2i32).to_be_bytes().to_vec()).unwrap_err();
+        let form = ItemForm::Double(stored(2, false, true));
+        let e = form.store(&mut (-2f64).to_be_bytes().to_vec()).unwrap_err();
         assert_eq!(
             e.message(),
             "-2 can't be stored: the array holds unsigned integers of 2 bytes"
         );
-        assert!(form.store(&mut 65536i32.to_be_bytes().to_vec()).is_err());
+        assert!(form.store(&mut 65536f64.to_be_bytes().to_vec()).is_err());
     }
 
     #[test]

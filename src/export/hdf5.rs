@@ -62,20 +62,29 @@ const OWN_ATTRIBUTES: [&str; 7] = [
 /// What netCDF-C names a scale that stands for a dimension alone (`DIM_WITHOUT_VARIABLE`).
 const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable.";
 
-/// Makes the group at `key`, with all groups and arrays below it, an HDF5 file.
+/// The name of the data set of an array that is the root of its store, which has no name.
+const ROOT_NAME: &str = "data";
+
+/// Makes the group at `key`, with all groups and arrays below it, an HDF5 file. An array at the root
+/// of a store becomes a group with one data set, `data`.
 ///
 /// Arrays that the format cannot hold are left out, and an attribute of the root lists them.
 ///
 /// # Errors
 ///
-/// [`zarrfs_base::error::Kind::NotFound`] if there is no group, ENOMEM if it has too many arrays
-/// for the memory.
+/// [`zarrfs_base::error::Kind::NotFound`] if there is nothing of this kind, ENOMEM if there are too
+/// many arrays for the memory.
 pub fn file_of_group(hierarchy: &Hierarchy, cache: &Cache, key: &Key) -> Result<Composite> {
-    if !matches!(hierarchy.find(key)?, Some(StoredNode::Group)) {
-        return Err(Error::not_found("no such group").context(key));
-    }
     let mut file = Hdf5File::default();
-    file.collect(hierarchy, cache, key)?;
+    match hierarchy.find(key)? {
+        Some(StoredNode::Group) => file.collect(hierarchy, cache, key)?,
+        Some(node @ StoredNode::Array(_)) if key.is_root() => {
+            file.push(key, Vec::new(), ObjectContent::Group(BTreeMap::new()));
+            let name = key.join(ROOT_NAME);
+            file.add(hierarchy, cache, key, &name, &node)?;
+        }
+        _ => return Err(Error::not_found("no such group").context(key)),
+    }
     file.find_dimensions();
     file.composite().map_err(|e| e.context(key))
 }
@@ -88,8 +97,8 @@ struct FileObject {
 }
 
 enum ObjectContent {
-    /// The names of the members of a group, and their numbers.
-    Group(Vec<(String, usize)>),
+    /// The numbers of the members of a group, by their names.
+    Group(BTreeMap<String, usize>),
     Values(Box<ObjectValues>),
 }
 
@@ -176,10 +185,10 @@ impl Hdf5File {
                 let stored = hierarchy.attributes(key)?;
                 let of_group = attributes::of_group(&stored, &[], ClassicVersion::Data64);
                 self.held.grow(stored.memory())?;
-                Ok((of_group, ObjectContent::Group(Vec::new())))
+                Ok((of_group, ObjectContent::Group(BTreeMap::new())))
             }
             StoredNode::Array(array) => {
-                self.sources.push(key.clone());
+                self.sources.push(array.key().clone());
                 self.values_of(hierarchy, cache, array)?
             }
             StoredNode::Damaged(e) => {
@@ -196,25 +205,36 @@ impl Hdf5File {
             }
         };
         self.held.grow(OBJECT + 3 * key.as_str().len())?;
-        let number = self.objects.len();
-        if let ObjectContent::Group(_) = content {
-            self.groups.insert(key.clone(), number);
-        }
         let attributes = attributes.into_iter().filter_map(attribute);
         let (attributes, long): (Vec<_>, Vec<_>) = attributes.partition(ObjectAttribute::fits);
         for attribute in long {
             let place = format!("attribute {} of /{}", attribute.name, path.as_str());
             self.leave_out(&place, "HDF5 has no attributes of more than 64 KiB");
         }
+        let number = self.push(key, attributes, content);
+        if let Some(parent) = parent.filter(|_| key != top) {
+            self.add_link(parent, key.name().to_string(), number);
+        }
+        Ok(())
+    }
+
+    /// Adds an object. Returns its number.
+    fn push(
+        &mut self,
+        key: &Key,
+        attributes: Vec<ObjectAttribute>,
+        content: ObjectContent,
+    ) -> usize {
+        let number = self.objects.len();
+        if let ObjectContent::Group(_) = content {
+            self.groups.insert(key.clone(), number);
+        }
         self.objects.push(FileObject {
             key: key.clone(),
             attributes,
             content,
         });
-        if let Some(parent) = parent.filter(|_| key != top) {
-            self.add_link(parent, key.name().to_string(), number);
-        }
-        Ok(())
+        number
     }
 
     fn leave_out(&mut self, path: &str, why: &str) {
@@ -227,7 +247,7 @@ impl Hdf5File {
             ..
         }) = self.objects.get_mut(group)
         {
-            members.push((name, number));
+            members.insert(name, number);
         }
     }
 
@@ -382,35 +402,30 @@ impl Hdf5File {
         let ObjectContent::Group(members) = &self.objects[parent].content else {
             return None;
         };
-        let is_free = |name: &str| members.iter().all(|(known, _)| known != name);
         let with_len = format!("{}_{len}", name.unwrap_or("dim"));
         let name = name
             .map(str::to_string)
             .into_iter()
             .chain([with_len.clone()])
             .chain((2..).map(|n| format!("{with_len}_{n}")))
-            .find(|name| is_free(name))?;
-        let number = self.objects.len();
-        self.add_link(parent, name.clone(), number);
+            .find(|name| !members.contains_key(name))?;
         let float = super::number::NumberType {
             kind: super::number::NumberKind::Float,
             size: 4,
             is_big_endian: true,
         };
-        self.objects.push(FileObject {
-            key: group.join(&name),
-            attributes: Vec::new(),
-            content: ObjectContent::Values(Box::new(ObjectValues {
-                kind: ValueType::Number(float),
-                shape: vec![len],
-                fill: Vec::new(),
-                size: 0,
-                source: ValueSource::Nothing,
-                names: Vec::new(),
-                scales: vec![None],
-                is_scale: true,
-            })),
-        });
+        let content = ObjectContent::Values(Box::new(ObjectValues {
+            kind: ValueType::Number(float),
+            shape: vec![len],
+            fill: Vec::new(),
+            size: 0,
+            source: ValueSource::Nothing,
+            names: Vec::new(),
+            scales: vec![None],
+            is_scale: true,
+        }));
+        let number = self.push(&group.join(&name), Vec::new(), content);
+        self.add_link(parent, name, number);
         Some(number)
     }
 
@@ -488,7 +503,7 @@ impl Hdf5File {
             file.pad_to(ALIGNMENT);
             match &values.source {
                 ValueSource::Flat(array, form) => {
-                    file.push_flat(object.key.clone(), array.metadata(), form.clone());
+                    file.push_flat(array.key().clone(), array.metadata(), form.clone());
                 }
                 ValueSource::Strings(bytes) => {
                     file.push_values(object.key.clone(), size, bytes.clone());

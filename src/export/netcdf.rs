@@ -56,23 +56,9 @@ const MAX_FILE: u64 = i64::MAX as u64 - (1 << 40);
 /// lon`.
 const MAX_MAPPINGS: usize = 64;
 
-/// Which version of the format a file has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NetcdfVersion {
-    /// CDF-2 where it can hold all variables as they are, otherwise CDF-5.
-    #[default]
-    Auto,
-    /// CDF-2. Types that it lacks become wider ones, and what it cannot hold is left out.
-    Cdf2,
-    /// CDF-5.
-    Cdf5,
-}
-
 /// How groups are shown as netCDF files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetcdfOptions {
-    /// The version of the format.
-    pub version: NetcdfVersion,
     /// The name of the dimension that is the record dimension of groups that have it.
     pub record: Option<String>,
 }

@@ -35,6 +35,30 @@ fn values_are_changed_in_place_and_nothing_else() {
     with_types(&["write", "read", "refuse"], &["--containers", "h5"]);
 }
 
+#[test]
+fn an_array_at_the_root_is_a_data_set() {
+    let Some(python) = env_path("ZARRFS_TEST_SERVERS") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    run_python(&python, "hdf5.py", &[Path::new("make"), folder.path()]);
+    for name in ["cube/air", "types/nf2l", "types/text"] {
+        let store = folder.path().join("types.zarr").join(name);
+        let mount = Mount::new(&store, &["--containers", "h5,nc"]);
+        assert!(!mount.join("dataset.nc").exists());
+        let words = [Path::new("raw"), mount.path(), &store];
+        let printed = run_python(&python, "hdf5.py", &words);
+        assert!(printed.starts_with("1 equal"), "{printed}");
+        assert_eq!(
+            std::fs::read_dir(mount.path())
+                .unwrap()
+                .filter(|entry| { entry.as_ref().unwrap().file_name() == "dataset.h5" })
+                .count(),
+            1
+        );
+    }
+}
+
 /// Arrays with every dtype, codec and layout, whose flat bytes the conformance tests compare with
 /// what other libraries read.
 #[test]
@@ -54,7 +78,7 @@ fn arrays_of_generated_stores_have_their_flat_bytes() {
         stores.sort();
         for store in stores {
             let mount = Mount::new(&store, &["--containers", "h5", "--read-only"]);
-            // the store of a single array has no group
+            // a damaged array at the root has none
             if mount.join("dataset.h5").exists() {
                 let words = [Path::new("raw"), mount.path(), &store];
                 announce(run_python(&python, "hdf5.py", &words).trim());

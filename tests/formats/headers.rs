@@ -83,8 +83,8 @@ fn the_requested_headers_are_shown() {
                 "npy",
                 "--containers",
                 "nii,tif",
-                "--netcdf",
-                "cdf2",
+                "--netcdf-record",
+                "time",
             ],
             &["data.nii", "data.npy", "data.raw", "data.tif"],
         ),
@@ -106,7 +106,7 @@ fn the_requested_headers_are_shown() {
             );
         }
         // an option of the file asks for it
-        let has_dataset = args.contains(&"--netcdf");
+        let has_dataset = args.contains(&"--netcdf-record");
         assert_eq!(
             shown(mount.path()).contains("dataset.nc"),
             has_dataset,

@@ -108,18 +108,7 @@ fn with_records(verbs: &[&str], args: &[&str]) {
         &[Path::new("make"), folder.path()],
     );
     let store = folder.path().join("growing.zarr");
-    let args = [
-        &[
-            "--containers",
-            "nc",
-            "--netcdf",
-            "cdf2",
-            "--netcdf-record",
-            "time",
-        ],
-        args,
-    ]
-    .concat();
+    let args = [&["--containers", "nc", "--netcdf-record", "time"], args].concat();
     let mount = Mount::new(&store, &args);
     for verb in verbs {
         let printed = run_python(
@@ -133,11 +122,10 @@ fn with_records(verbs: &[&str], args: &[&str]) {
     }
 }
 
-/// CDF-2 lacks some types: their arrays get a wider type or, if that would change values, are left
-/// out and named in an attribute. Strings are arrays of characters. `ncra` and `cdo` use the record
-/// dimension.
+/// CDF-2 lacks some types: short arrays of them are doubles. Strings are arrays of characters. `ncra`
+/// and `cdo` use the record dimension.
 #[test]
-fn records_wider_types_and_strings_are_read_and_written() {
+fn records_doubles_and_strings_are_read_and_written() {
     with_records(&["read", "write"], &["--cache-size", "20K"]);
 }
 
@@ -164,6 +152,20 @@ fn moved_data_are_not_taken_for_appended_records() {
     if support::is_installed("ncatted") {
         with_records(&["move"], &["--resize"]);
     }
+}
+
+/// GDAL does not open CDF-5, and rioxarray stores a grid mapping as an integer of 64 bits.
+#[test]
+fn gdal_opens_what_rioxarray_writes() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
+        return;
+    };
+    let script = "rasters_of_rioxarray.py";
+    let folder = tempfile::tempdir().unwrap();
+    run_python(&python, script, &[Path::new("make"), folder.path()]);
+    let store = folder.path().join("rasters.zarr");
+    let mount = Mount::new(&store, &["--containers", "nc", "--read-only"]);
+    run_python(&python, script, &[Path::new("read"), mount.path(), &store]);
 }
 
 /// Each opening shows the current metadata.

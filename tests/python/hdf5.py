@@ -160,7 +160,7 @@ def raw(mount, store):
         left_out = h5.attrs.get("zarrfs_left_out", b"")
         left_out = left_out.decode() if isinstance(left_out, bytes) else left_out
         for file in sorted(pathlib.Path(mount).glob("**/data.raw")):
-            path = str(file.parent.relative_to(mount))
+            path = "data" if file.parent == pathlib.Path(mount) else str(file.parent.relative_to(mount))
             try:
                 flat = file.read_bytes()
             except OSError:

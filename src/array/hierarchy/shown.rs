@@ -81,8 +81,8 @@ impl Hierarchy {
     ///
     /// The store fails.
     pub fn document_stats(&self, key: &Key) -> Result<Vec<Stat>> {
-        if let Some(found) = self.v3_document(key)? {
-            return Ok(vec![found.stat]);
+        if let Some(stat) = self.stat(&key.join(ZARR_JSON))? {
+            return Ok(vec![stat]);
         }
         let found = self.array_document(key)?;
         let attributes = match found.as_ref().map(|found| found.form) {

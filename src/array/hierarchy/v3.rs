@@ -20,6 +20,8 @@ pub(super) struct V3Document {
     pub key: Key,
     pub stat: Stat,
     pub outline: V3Outline,
+    /// The document, if it was read just now.
+    pub read: Option<MetadataDocument>,
 }
 
 /// The properties of a `zarr.json` that are known without parsing it.
@@ -61,10 +63,17 @@ impl Hierarchy {
                 key: document,
                 stat,
                 outline: *outline,
+                read: None,
             }));
         }
+        let mut read = None;
         let (outline, stat) = match self.stored_within(&document, MAX_CONSOLIDATED) {
-            Ok(Some(MetadataDocument { text, stat, .. })) => (V3Outline::of(&text), stat),
+            Ok(Some(found)) => {
+                let outline = V3Outline::of(&found.text);
+                let stat = found.stat.clone();
+                read = Some(found);
+                (outline, stat)
+            }
             // another program has removed it since
             Ok(None) => return Ok(None),
             Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
@@ -75,6 +84,7 @@ impl Hierarchy {
             key: document,
             stat,
             outline,
+            read,
         }))
     }
 

@@ -3,11 +3,8 @@
 //! headers nor offsets.
 
 use super::classic::{ClassicVersion, Type};
-use super::types::{are_exact, native_type, widened};
-use super::{
-    MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, NetcdfVersion, names,
-    strings,
-};
+use super::types::native_type;
+use super::{MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, names, strings};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
@@ -17,7 +14,6 @@ use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{self, Object};
 use zarrfs_base::memory;
-use zarrfs_format::dtype::DTypeKind;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::Key;
 
@@ -92,18 +88,9 @@ impl GroupArray {
             .eq([Some(self.name())])
     }
 
-    /// Returns whether the array is a time coordinate of 64-bit integers whose unit is coarse
-    /// enough that doubles represent all usual dates exactly.
-    fn counts_time(&self) -> bool {
-        let units = self.attributes.get("units").and_then(json::text);
-        let Some((unit, _)) = units.and_then(|units| units.split_once(" since ")) else {
-            return false;
-        };
-        let unit = unit.to_ascii_lowercase();
-        let is_small = unit.starts_with("nano") || unit.starts_with("micro") || unit.len() == 2;
-        let dtype = &self.metadata().dtype;
-        let is_integer = *dtype.kind() == DTypeKind::Int && dtype.size() == 8;
-        is_integer && self.is_coordinate() && !is_small
+    /// Returns whether the array has at most one dimension, and CDF-2 lacks the type of its values.
+    fn lacks_type(&self) -> bool {
+        self.kind > Type::UByte && self.metadata().shape.len() <= 1
     }
 
     /// Returns how the file holds the items.
@@ -196,11 +183,7 @@ impl GroupArrays {
         members.find_records();
         members.leave_out(|member| member.is_empty().then(|| "a dimension has length 0".into()));
         members.read_strings(cache);
-        match members.options.version {
-            NetcdfVersion::Auto => members.convert_time_to_doubles(cache),
-            NetcdfVersion::Cdf2 => members.fit_into_cdf2(cache),
-            NetcdfVersion::Cdf5 => {}
-        }
+        members.convert_to_doubles(cache);
         // records follow the other variables, and in CDF-2 only the last variable of either may
         // exceed the limit
         members
@@ -243,7 +226,6 @@ impl GroupArrays {
         self.sources.push(array.key().clone());
         let name = array.key().name().to_string();
         let kind = match native_type(&array) {
-            Ok(kind) if self.options.version == NetcdfVersion::Cdf2 => widened(kind),
             Ok(kind) => kind,
             Err(why) => {
                 self.left_out.insert(name, why);
@@ -381,77 +363,49 @@ impl GroupArrays {
         self.memory = memory;
     }
 
-    /// Returns the smallest version of the format that can hold all variables, or the one that was
-    /// asked for.
+    /// Returns the smallest version of the format that can hold all variables.
     pub fn version(&self) -> ClassicVersion {
         let has_64_bits = self.list.iter().any(|member| {
             let lengths = &member.metadata().shape;
             member.kind > Type::UByte || lengths.iter().any(|len| *len > MAX_DIMENSION)
         });
-        match self.options.version {
-            NetcdfVersion::Cdf2 => ClassicVersion::Offset64,
-            NetcdfVersion::Auto if !has_64_bits && self.extra_large().is_empty() => {
-                ClassicVersion::Offset64
-            }
-            NetcdfVersion::Auto | NetcdfVersion::Cdf5 => ClassicVersion::Data64,
+        if has_64_bits || self.has_large() {
+            ClassicVersion::Data64
+        } else {
+            ClassicVersion::Offset64
         }
     }
 
-    /// Returns the variables that are too large for CDF-2. It has room for one at the end of the
-    /// file, or of a record (`NC_check_vlens` in netcdf-c).
-    fn extra_large(&self) -> HashSet<&str> {
+    /// Returns whether variables are too large for CDF-2. It has room for one at the end of the file,
+    /// or of a record (`NC_check_vlens` in netcdf-c).
+    fn has_large(&self) -> bool {
         let has_records = self.list.iter().any(|member| member.is_record);
         let large = self.list.iter().filter(|member| member.is_large());
         let (records, fixed): (Vec<_>, Vec<_>) = large.partition(|member| member.is_record);
-        let fixed = fixed.into_iter().skip(usize::from(!has_records));
-        fixed
-            .chain(records.into_iter().skip(1))
-            .map(GroupArray::name)
-            .collect()
+        records.len() > 1 || fixed.len() > usize::from(!has_records)
     }
 
-    /// Leaves out what CDF-2 cannot hold even in a wider type.
-    fn fit_into_cdf2(&mut self, cache: &Cache) {
-        let large: HashSet<String> = self.extra_large().into_iter().map(String::from).collect();
-        self.leave_out(|member| {
-            let longest = member.metadata().shape.iter().max().copied().unwrap_or(0);
-            if longest > MAX_DIMENSION {
-                return Some(format!(
-                    "a dimension of {longest} items is longer than the {MAX_DIMENSION} of CDF-2"
-                ));
-            }
-            if large.contains(member.name()) {
-                return Some(
-                    "CDF-2 has room for one variable of 4 GiB, as the last one without records"
-                        .into(),
-                );
-            }
-            are_exact(cache, &member.array, member.form()).err()
-        });
-    }
-
-    /// Makes time coordinates doubles, as most CF files have them, if the file can then be CDF-2:
-    /// xarray stores times as 64-bit integers, and many programs do not know CDF-5. **No read of a
-    /// file may fail because of a value.** Therefore the file is CDF-5 if a coordinate is not exact
-    /// as a double or if the coordinates cannot be read.
-    fn convert_time_to_doubles(&mut self, cache: &Cache) {
-        self.set_time_type(Type::Double);
+    /// Makes integers that CDF-2 lacks doubles, in arrays of at most one dimension, if the file can
+    /// then be CDF-2: xarray stores times and grid mappings as 64-bit integers, and many programs do
+    /// not know CDF-5. **No read of a file may fail because of a value.** Therefore the file is CDF-5
+    /// if a value is not exact as a double or if the values cannot be read.
+    fn convert_to_doubles(&mut self, cache: &Cache) {
+        let native: Vec<Type> = self.list.iter().map(|member| member.kind).collect();
+        for member in self.list.iter_mut().filter(|member| member.lacks_type()) {
+            member.kind = Type::Double;
+        }
         let is_small = self.version() == ClassicVersion::Offset64;
         let is_exact = is_small
             && self.list.iter().all(|member| match member.form() {
-                form @ ItemForm::Widened { .. } => {
+                form @ ItemForm::Double(_) => {
                     flat(cache, &member.array).is_ok_and(|bytes| form.can_show(&bytes))
                 }
                 _ => true,
             });
         if !is_exact {
-            self.set_time_type(Type::Int64);
-        }
-    }
-
-    fn set_time_type(&mut self, kind: Type) {
-        for member in self.list.iter_mut().filter(|member| member.counts_time()) {
-            member.kind = kind;
+            for (member, kind) in self.list.iter_mut().zip(native) {
+                member.kind = kind;
+            }
         }
     }
 }

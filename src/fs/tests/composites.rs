@@ -1,6 +1,6 @@
 //! Composite files, made of bytes and flat bytes, are compared with plain bytes in memory.
 
-use crate::export::{Composite, GroupFormat, ItemForm, PartContent, ShownNumber, StoredInteger};
+use crate::export::{Composite, GroupFormat, ItemForm, PartContent, StoredInteger};
 use crate::fs::files::composite::CompositeFile;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::Headers;
@@ -305,10 +305,7 @@ fn doubles_are_written_in_parts() {
     let mut file = Composite::default();
     let metadata = ArrayMetadata::parse(shown.as_bytes()).unwrap();
     let stored = StoredInteger::of(&metadata).unwrap();
-    let form = ItemForm::Widened {
-        stored,
-        shown: ShownNumber::Double,
-    };
+    let form = ItemForm::Double(stored);
     file.push_flat(Key::root().join("t"), &metadata, form);
     let handle = open(&fs, file);
     let days: Vec<u8> = [1.0f64, -2.0, 700_000.0]

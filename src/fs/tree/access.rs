@@ -1,6 +1,7 @@
 //! Permissions of nodes: a node grants no more than any of the stored files that it is made of.
 
 use super::{Node, Tree};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::SystemTime;
 use zarrfs_base::error::{Kind, Result};
 use zarrfs_store::{Key, Permissions, Stat, both};
@@ -15,6 +16,17 @@ pub enum Audience {
     Readers,
     /// All users.
     Everyone,
+}
+
+/// What the groups and arrays that a file is made from have in common.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct SourcesStat {
+    /// Time of the last change of any of them.
+    pub modified: SystemTime,
+    /// The permissions that all documents and chunks grant; `None` in a store without modes.
+    pub permissions: Option<Permissions>,
+    /// Hash of the versions of all documents and, in a store with modes, directories.
+    pub versions: u64,
 }
 
 /// Returns the permissions of an array's flat bytes. Its document and its directory stand for its
@@ -40,17 +52,18 @@ impl Tree {
         }
     }
 
-    /// Returns the time of the last change of the groups and arrays at these keys, and the
-    /// permissions that all their documents and chunks grant. In a store without modes,
+    /// Returns what the groups and arrays at these keys have in common. In a store without modes,
     /// directories have no times, and are not looked up.
-    pub(super) fn of_sources(&self, keys: &[Key]) -> Result<(SystemTime, Option<Permissions>)> {
+    pub(super) fn of_sources(&self, keys: &[Key]) -> Result<SourcesStat> {
         let mut modified = SystemTime::UNIX_EPOCH;
         let mut granted = None;
+        let mut versions = DefaultHasher::new();
         let mut has_modes = true;
         for key in keys {
             if has_modes {
                 let directory = self.stat(key)?;
                 modified = modified.max(directory.modified);
+                directory.version.hash(&mut versions);
                 granted = both(granted, directory.permissions.map(Permissions::inside));
                 has_modes = directory.permissions.is_some();
             }
@@ -65,12 +78,17 @@ impl Tree {
                 documents => {
                     for document in documents? {
                         modified = modified.max(document.modified);
+                        document.version.hash(&mut versions);
                         granted = both(granted, document.permissions);
                     }
                 }
             }
         }
-        Ok((modified, granted))
+        Ok(SourcesStat {
+            modified,
+            permissions: granted,
+            versions: versions.finish(),
+        })
     }
 
     /// Returns whether `audience` may read a document whose content is part of the extended

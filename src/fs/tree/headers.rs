@@ -1,6 +1,7 @@
 //! Headers and containers in the tree. Selects those that an array or a group shows, and caches
 //! their content for a second.
 
+use super::access::SourcesStat;
 use super::{Attributes, Node, Tree};
 use crate::array::Array;
 use crate::export::{self, ArrayView, Composite, Described, Format, GroupFormat, NetcdfOptions};
@@ -50,9 +51,20 @@ struct ValuesText {
     file: Arc<Composite>,
 }
 
-/// The file of a group, its modification time, and the permissions of the stored files that it is
-/// made of.
-type Dataset = (Arc<Composite>, SystemTime, Option<Permissions>);
+/// The file of a group.
+#[derive(Clone)]
+struct Dataset {
+    file: Arc<Composite>,
+    sources: SourcesStat,
+    /// When the file was last known to be that of its group.
+    checked: Instant,
+    /// Whether a change of a source since the file was begun shows in a version: those of files
+    /// have times, which may be as coarse as [`TICK`].
+    tells_changes: bool,
+}
+
+/// The longest time for which the times of changed files may stay the same.
+const TICK: Duration = Duration::from_millis(20);
 
 /// A description of an array, and the files that were made of it.
 struct KnownDescription {
@@ -66,7 +78,7 @@ pub(super) struct KnownHeaders {
     /// Protects the map alone.
     described: Mutex<LruCache<Key, KnownDescription>>,
     /// Protects the map alone.
-    datasets: Mutex<LruCache<(Key, GroupFormat), (Instant, Dataset)>>,
+    datasets: Mutex<LruCache<(Key, GroupFormat), Dataset>>,
     /// Protects the map alone.
     texts: Mutex<LruCache<Key, ValuesText>>,
     /// Protects the map alone: the groups for which the log says what their files leave out, and
@@ -161,11 +173,19 @@ impl Tree {
         self.group_formats(key).find(|shown| *shown == format)
     }
 
+    /// Returns the format of the file with this name, if the array at `key` shows it: the root of its
+    /// store alone is a hierarchy.
+    pub(super) fn array_as_group(&self, key: &Key, name: &str) -> Option<GroupFormat> {
+        self.group_format(key, name)
+            .filter(|format| key.is_root() && format.shows_array())
+    }
+
     /// Returns whether a name exists as long as its directory and holds no data of its own.
     pub fn comes_with(&self, directory: &Key, name: &str) -> bool {
         match self.array(directory) {
             Ok(array) => {
                 self.format(&array, name).is_some()
+                    || self.array_as_group(directory, name).is_some()
                     || directory.is_root() && self.is_view_name(name)
             }
             Err(_) => self.group_format(directory, name).is_some(),
@@ -198,7 +218,7 @@ impl Tree {
                 }
                 self.described_file(*format, &self.described(&array, age)?)
             }
-            Node::Dataset(key, format) => Ok(self.dataset(key, *format, age)?.0),
+            Node::Dataset(key, format) => Ok(self.dataset(key, *format, age)?.file),
             Node::ViewFile(key, view, file) => self.view_file(key, view, *file, age),
             _ => Err(Error::stale()),
         }
@@ -291,20 +311,45 @@ impl Tree {
 
     fn dataset(&self, key: &Key, format: GroupFormat, age: Duration) -> Result<Dataset> {
         let known = (key.clone(), format);
-        if let Some((made, dataset)) = lock(&self.known_headers.datasets).get(&known)
-            && made.elapsed() < age
-        {
-            return Ok(dataset.clone());
+        let last = lock(&self.known_headers.datasets).get(&known).cloned();
+        let asked = Instant::now();
+        let begun = SystemTime::now();
+        if let Some(last) = last {
+            if last.checked.elapsed() < age {
+                return Ok(last);
+            }
+            if self.is_current(&last) {
+                let dataset = Dataset {
+                    checked: asked,
+                    ..last
+                };
+                lock(&self.known_headers.datasets).put(known, dataset.clone());
+                return Ok(dataset);
+            }
         }
         let file = format.file(&self.hierarchy, &self.cache, key, &self.headers.netcdf);
         let file = file
             .and_then(Composite::counted)
             .map_err(|e| too_many_arrays(key, format, e))?;
         self.log_left_out(&known, &file);
-        let (modified, permissions) = self.of_sources(&file.sources)?;
-        let dataset = (Arc::new(file), modified, permissions);
-        lock(&self.known_headers.datasets).put(known, (Instant::now(), dataset.clone()));
+        let sources = self.of_sources(&file.sources)?;
+        let is_told = sources.permissions.is_some() && !file.depends_on_values();
+        let dataset = Dataset {
+            file: Arc::new(file),
+            sources,
+            checked: Instant::now(),
+            tells_changes: is_told && sources.modified + TICK < begun,
+        };
+        lock(&self.known_headers.datasets).put(known, dataset.clone());
         Ok(dataset)
+    }
+
+    /// Returns whether a file is still that of its group. To make it again takes ten times as long.
+    fn is_current(&self, last: &Dataset) -> bool {
+        last.tells_changes
+            && self
+                .of_sources(&last.file.sources)
+                .is_ok_and(|now| now == last.sources)
     }
 
     /// Logs once what is not in the file of a group.
@@ -333,13 +378,16 @@ impl Tree {
                         .modified;
                     return Ok(self.made(node, 0, 0, modified, Some(Permissions::OWNER_ONLY)));
                 }
-                dataset => dataset?,
+                dataset => {
+                    let Dataset { file, sources, .. } = dataset?;
+                    (file, sources.modified, sources.permissions)
+                }
             },
             Node::Header(key, _) | Node::ViewFile(key, ..) => {
                 let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
                 let modified = modified.max(self.view_modified(node)?);
                 let file = self.composite_not_older(node, KEPT)?;
-                let (_, permissions) = self.of_sources(&file.sources)?;
+                let permissions = self.of_sources(&file.sources)?.permissions;
                 (file, modified, permissions)
             }
             _ => return Err(Error::stale()),

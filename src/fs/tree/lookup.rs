@@ -150,6 +150,9 @@ impl Tree {
         if let Some(format) = array.and_then(|array| self.format(array, name)) {
             return Ok(Some(Node::Header(key.clone(), format)));
         }
+        if let Some(format) = array.and_then(|_| self.array_as_group(key, name)) {
+            return Ok(Some(Node::Dataset(key.clone(), format)));
+        }
         let below = key.child(name)?;
         let level = array.is_some_and(|array| array.is_chunk_level(&below));
         if let Some(array) = array
@@ -380,6 +383,7 @@ impl DirectoryKind {
             // coordinates are read for a header
             DirectoryKind::Array(..) | DirectoryKind::View(..) => {
                 Format::of_name(name).is_some_and(|format| format != Format::Npy)
+                    || GroupFormat::of_name(name).is_some()
             }
             DirectoryKind::Group(_) => name == ZMETADATA || GroupFormat::of_name(name).is_some(),
             DirectoryKind::Control => false,

@@ -104,6 +104,10 @@ impl Tree {
             bytes.map(|name| name_at(key, name.to_string(), false)),
         );
         if key.is_root() {
+            let as_group = self
+                .group_formats(key)
+                .filter(|format| format.shows_array());
+            fixed.extend(as_group.map(|format| name_at(key, format.name().to_string(), false)));
             fixed.extend(self.views.beside(&self.hierarchy, key));
         }
         let key = key.clone();

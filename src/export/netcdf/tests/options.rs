@@ -1,16 +1,11 @@
-//! The versions of the format, record dimensions, and strings, in the headers of groups in memory.
+//! The version of the format, record dimensions, and strings, in the headers of groups in memory.
 
 use super::{cache, dims, hierarchy, shown, variables};
 use crate::export::netcdf::*;
-use crate::export::{ItemForm, PartContent, ShownNumber};
+use crate::export::{ItemForm, PartContent};
 
-fn made(
-    hierarchy: &Hierarchy,
-    version: NetcdfVersion,
-    record: Option<&str>,
-) -> (ClassicHeader, Composite) {
+fn made(hierarchy: &Hierarchy, record: Option<&str>) -> (ClassicHeader, Composite) {
     let options = NetcdfOptions {
-        version,
         record: record.map(str::to_string),
     };
     let members = GroupArrays::of_group(hierarchy, &cache(), &Key::root(), &options).unwrap();
@@ -39,33 +34,28 @@ fn made(
 }
 
 #[test]
-fn cdf_2_has_wider_types() {
-    let with_fill =
-        r#"{"_ARRAY_DIMENSIONS":["x"],"_FillValue":7,"valid_range":[0,9],"_Unsigned":"true"}"#;
+fn integers_of_one_dimension_are_doubles_if_the_file_can_then_be_cdf_2() {
+    let with_fill = r#"{"_ARRAY_DIMENSIONS":["x"],"_FillValue":7,"valid_range":[0,9]}"#;
     let (store, h) = hierarchy(&[
-        ("a", "\"|u1\"", &[2], with_fill),
+        ("a", "\"|u1\"", &[2, 3], "{}"),
         ("b", "\"<u2\"", &[2], with_fill),
         ("c", "\">u4\"", &[2], "{}"),
         ("d", "\"<i8\"", &[2], with_fill),
         ("e", "\"<M8[D]\"", &[2], "{}"),
-        ("f", "\"<u8\"", &[2], "{}"),
-        ("g", "\"|b1\"", &[2], "{}"),
-        ("h", "\"<i8\"", &[2], "{}"),
-        ("i", "\"|i1\"", &[1 << 31], "{}"),
-        ("j", "\"<i8\"", &[1 << 23], "{}"),
+        ("f", "\"<u8\"", &[], "{}"),
+        ("spatial_ref", "\"<i8\"", &[], r#"{"crs_wkt":"..."}"#),
     ]);
-    store.insert("h/1", ((1i64 << 53) + 1).to_le_bytes());
     store.insert("d/1", (-(1i64 << 53)).to_le_bytes());
-    let (header, file) = made(&h, NetcdfVersion::Cdf2, None);
+    let (header, file) = made(&h, None);
     assert_eq!(header.version, ClassicVersion::Offset64);
     let expected = [
-        "Short a(x=2)",
-        "Int b(x=2)",
+        "Byte a(dim_2=2, dim_3=3)",
+        "Double b(x=2)",
         "Double c(dim_2=2)",
         "Double d(x=2)",
         "Double e(dim_2=2)",
-        "Double f(dim_2=2)",
-        "Byte g(dim_2=2)",
+        "Double f()",
+        "Double spatial_ref()",
     ];
     assert_eq!(variables(&header), expected);
     let attributes = |name: &str| {
@@ -76,83 +66,52 @@ fn cdf_2_has_wider_types() {
             .unwrap();
         shown(&variable.attributes).join("; ")
     };
-    assert_eq!(attributes("a"), "_FillValue = 7s; valid_range = 0s, 9s");
-    assert_eq!(attributes("b"), "_FillValue = 7; valid_range = 0, 9");
-    assert_eq!(
-        attributes("d"),
-        "_FillValue = 7.0; valid_range = 0.0, 9.0; _Unsigned = \"true\""
-    );
+    let doubles = "_FillValue = 7.0; valid_range = 0.0, 9.0";
+    assert_eq!(attributes("b"), doubles);
+    assert_eq!(attributes("d"), doubles);
     assert!(attributes("e").contains("days since 1970-01-01"));
-    let reasons = [
-        "h: a double does not hold all of its integers of 64 bits",
-        "i: a dimension of 2147483648 items is longer than the 2147483647 of CDF-2",
-        "j: 8388608 integers of 64 bits are too many to find out whether doubles hold all of them",
-    ];
-    assert_eq!(file.left_out, reasons);
-    assert_eq!(
-        shown(&header.attributes),
-        [format!("zarrfs_left_out = {:?}", reasons.join("\n"))]
-    );
-    let form = |part: &crate::export::FilePart| match part.content {
+    let sizes = file.parts().iter().filter_map(|part| match part.content {
         PartContent::Flat {
-            form: ItemForm::Widened { shown, .. },
+            form: ItemForm::Double(_),
             ..
-        } => Some((shown, part.len)),
+        } => Some(part.len),
         _ => None,
-    };
-    let short = ShownNumber::Short;
-    let int = ShownNumber::Int;
-    let double = ShownNumber::Double;
+    });
+    assert_eq!(sizes.collect::<Vec<_>>(), [16, 16, 16, 16, 8, 8]);
+    // none is a double if one cannot be
+    store.insert("d/1", ((1i64 << 53) + 1).to_le_bytes());
+    let (header, _) = made(&h, None);
+    assert_eq!(header.version, ClassicVersion::Data64);
     let expected = [
-        (short, 4),
-        (int, 8),
-        (double, 16),
-        (double, 16),
-        (double, 16),
-        (double, 16),
+        "UByte a", "UShort b", "UInt c", "Int64 d", "Int64 e", "UInt64 f",
     ];
-    assert_eq!(
-        file.parts().iter().filter_map(form).collect::<Vec<_>>(),
-        expected
-    );
+    for (found, expected) in variables(&header).iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found}");
+    }
 }
 
 #[test]
 fn cdf_2_has_room_for_one_large_variable() {
     let large: &[u64] = &[1 << 20, 1 << 13];
     let named = dims(&["t", "x"]);
+    let version = |second: &str, record: Option<&str>| {
+        let arrays = [
+            ("a", "\"|i1\"", large, &*named),
+            ("b", "\"<i2\"", &[2, 2][..], second),
+        ];
+        let (_, h) = hierarchy(&arrays);
+        made(&h, record).0.version
+    };
+    assert_eq!(version("{}", None), ClassicVersion::Offset64);
+    assert_eq!(version("{}", Some("t")), ClassicVersion::Offset64);
     let arrays = [
         ("a", "\"|i1\"", large, &*named),
-        ("b", "\"<u2\"", large, "{}"),
-        ("c", "\"<i4\"", large, "{}"),
+        ("b", "\"<i4\"", large, "{}"),
     ];
     let (_, h) = hierarchy(&arrays);
-    let (header, file) = made(&h, NetcdfVersion::Cdf2, None);
-    assert_eq!(variables(&header), ["Byte a(t=1048576, x=8192)"]);
-    assert_eq!(file.left_out.len(), 2);
-    // records have none behind a large variable
-    let (header, _) = made(&h, NetcdfVersion::Cdf2, Some("t"));
-    assert_eq!(variables(&header), ["Byte a(t=1048576, x=8192)"]);
-    assert!(file.left_out[0].starts_with("b: CDF-2 has room for one variable of 4 GiB"));
-    assert_eq!(
-        made(&h, NetcdfVersion::Auto, Some("t")).0.version,
-        ClassicVersion::Data64
-    );
-}
-
-#[test]
-fn cdf_5_where_it_is_asked_for() {
-    let time = r#"{"_ARRAY_DIMENSIONS":["time"],"units":"days since 2000-01-01"}"#;
-    let (_, h) = hierarchy(&[
-        ("time", "\"<i8\"", &[2], time),
-        ("u", "\"|u1\"", &[2], "{}"),
-    ]);
-    let (header, _) = made(&h, NetcdfVersion::Cdf5, None);
-    assert_eq!(header.version, ClassicVersion::Data64);
-    assert_eq!(
-        variables(&header),
-        ["Int64 time(time=2)", "UByte u(dim_2=2)"]
-    );
+    assert_eq!(made(&h, None).0.version, ClassicVersion::Data64);
+    // records have no room behind a large variable
+    assert_eq!(made(&h, Some("t")).0.version, ClassicVersion::Data64);
 }
 
 #[test]
@@ -165,7 +124,7 @@ fn the_record_dimension() {
         ("t", "\"<f4\"", &[3, 4], &dims(&["time", "x"])),
         ("time", "\"<f8\"", &[3], &dims(&["time"])),
     ]);
-    let (header, file) = made(&h, NetcdfVersion::Auto, Some("time"));
+    let (header, file) = made(&h, Some("time"));
     let expected = [
         "Float other(time_5=5)",
         "Float late(x=4, time_3=3)",
@@ -205,12 +164,12 @@ fn the_record_dimension() {
     assert_eq!(file.size(), records.at + 3 * 32);
     // a single record variable has no padding, and none at all is a file without records
     let (_, h) = hierarchy(&[("s", "\"|i1\"", &[5, 3], &dims(&["time", "x"]))]);
-    let (header, file) = made(&h, NetcdfVersion::Auto, Some("time"));
+    let (header, file) = made(&h, Some("time"));
     assert_eq!(
         (header.record_step(), file.size()),
         (3, file.records().unwrap().at + 15)
     );
-    let (header, file) = made(&h, NetcdfVersion::Auto, Some("depth"));
+    let (header, file) = made(&h, Some("depth"));
     assert_eq!((header.record_count(), file.records()), (None, None));
 }
 
@@ -221,14 +180,14 @@ fn records_may_be_none() {
         ("u", "\"<f4\"", &[0, 0], &dims(&["time", "y"])),
         ("time", "\"<f8\"", &[0], &dims(&["time"])),
     ]);
-    let (header, file) = made(&h, NetcdfVersion::Auto, Some("time"));
+    let (header, file) = made(&h, Some("time"));
     assert_eq!(variables(&header).len(), 2);
     assert_eq!(file.left_out, ["u: a dimension has length 0"]);
     assert_eq!(
         (file.record_count(), file.size()),
         (0, file.records().unwrap().at)
     );
-    assert_eq!(made(&h, NetcdfVersion::Auto, None).1.left_out.len(), 3);
+    assert_eq!(made(&h, None).1.left_out.len(), 3);
 }
 
 /// A v2 array of strings in chunks of two, in the given order.
@@ -264,7 +223,7 @@ fn values(file: &Composite) -> String {
 #[test]
 fn strings_are_letters() {
     let (_, h) = hierarchy(&[("u", "\"<U3\"", &[2], r#"{"_FillValue":"n/a"}"#)]);
-    let (header, file) = made(&h, NetcdfVersion::Auto, None);
+    let (header, file) = made(&h, None);
     assert_eq!(variables(&header), ["Char u(dim_2=2, string12=12)"]);
     assert_eq!(
         shown(&header.variables[0].attributes),
@@ -278,16 +237,16 @@ fn strings_are_letters() {
 
     let chunk: (&str, &[&str]) = ("0.0", &["a", "bcd", "ä", ""]);
     let h = strings("C", &[chunk]);
-    let (header, file) = made(&h, NetcdfVersion::Auto, None);
+    let (header, file) = made(&h, None);
     assert_eq!(variables(&header), ["Char s(time=3, x=2, string3=3)"]);
     assert_eq!(values(&file), "a__bcdä____?__?__");
-    let (header, file) = made(&h, NetcdfVersion::Auto, Some("time"));
+    let (header, file) = made(&h, Some("time"));
     assert_eq!(
         (header.record_count(), header.record_step(), values(&file)),
         (Some(3), 6, "a__bcdä____?__?__".into())
     );
     assert_eq!(
-        values(&made(&strings("F", &[chunk]), NetcdfVersion::Auto, None).1),
+        values(&made(&strings("F", &[chunk]), None).1),
         "a__ä_bcd___?__?__"
     );
 }
@@ -302,7 +261,7 @@ fn strings_that_cannot_be_shown_are_named() {
         ),
         (&["a", "b"], "a chunk has too few strings"),
     ] {
-        let (header, file) = made(&strings("C", &[("0.0", texts)]), NetcdfVersion::Auto, None);
+        let (header, file) = made(&strings("C", &[("0.0", texts)]), None);
         assert!(
             header.variables.is_empty() && file.left_out[0].contains(expected),
             "{:?}",
@@ -314,7 +273,7 @@ fn strings_that_cannot_be_shown_are_named() {
         "order":"C","filters":[{"id":"json2"}]}"#;
     store.insert("s/.zarray", document);
     assert_eq!(
-        made(&h, NetcdfVersion::Auto, None).1.left_out,
+        made(&h, None).1.left_out,
         ["s: netCDF has no type for \"|O\""]
     );
 }
