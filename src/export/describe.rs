@@ -92,6 +92,7 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
             .find_map(|name| attributes::line(&attributes, name)),
         image: info,
         attributes: Arc::new(attributes),
+        is_view: false,
         sources,
         memory: memory.into(),
         ..Described::of_metadata(key, metadata)

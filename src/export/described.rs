@@ -47,6 +47,8 @@ pub struct Described {
     pub attributes: Arc<Object>,
     /// All flat bytes, for a format that [`super::Format::reads_values`].
     pub values: Option<Arc<[u8]>>,
+    /// Whether the values are those of a view of the array.
+    pub is_view: bool,
     /// The other groups and arrays from which the description was read.
     pub sources: Vec<Key>,
     /// Grant for the memory of coordinates, channels and values.
@@ -211,6 +213,7 @@ impl Described {
             image: None,
             attributes: Arc::default(),
             values: None,
+            is_view: false,
             sources: Vec::new(),
             memory: SharedGrant::default(),
         }

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
 use zarrfs_format::dtype::DTypeKind;
+use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::Key;
 
 mod messages;
@@ -63,7 +64,12 @@ const OWN_ATTRIBUTES: [&str; 7] = [
 const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable.";
 
 /// The name of the data set of an array that is the root of its store, which has no name.
-const ROOT_NAME: &str = "data";
+pub const ROOT_NAME: &str = "data";
+
+/// Returns whether HDF5 has a type for the values of an array with flat bytes.
+pub fn fits(metadata: &ArrayMetadata) -> bool {
+    types::of_array(metadata).is_ok()
+}
 
 /// Makes the group at `key`, with all groups and arrays below it, an HDF5 file. An array at the root
 /// of a store becomes a group with one data set, `data`.

@@ -4,7 +4,7 @@
 use super::described::Described;
 use super::recipes::{self, ExamplePart};
 use super::spelling::{self, float, list};
-use super::{Format, FormatSpec};
+use super::{Format, FormatSpec, hdf5};
 use zarrfs_base::json::{self, Value};
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::ArrayMetadata;
@@ -25,7 +25,8 @@ fn text(array: &Described) -> String {
         return text + "\nIt has no bytes.\n";
     };
     text.push_str(
-        "\nFor programs that find the shape themselves (a mount shows those that its option --headers names):\n",
+        "\nFor programs that find the shape themselves (a mount shows those that its options --headers and --containers \
+         name):\n",
     );
     for format in Format::ALL
         .into_iter()
@@ -34,6 +35,7 @@ fn text(array: &Described) -> String {
         let readers = format.spec().readers;
         text.extend(readers.map(|readers| format!("  {:<13} {readers}\n", format.name())));
     }
+    text.extend(of_group(array));
     text.push_str(&format!(
         "\nFor others, to be run in this directory: a is the array, part is {}. Julia, MATLAB, IDL and Fortran have the\n\
          dimensions the other way round.\n",
@@ -48,6 +50,26 @@ fn text(array: &Described) -> String {
         }
     }
     text
+}
+
+/// Returns the line for the HDF5 file of the array's group, with commands if its name is plain.
+fn of_group(array: &Described) -> Option<String> {
+    if array.is_view || !hdf5::fits(&array.metadata) {
+        return None;
+    }
+    let (file, name) = match array.key.name() {
+        "" => ("dataset.h5", hdf5::ROOT_NAME),
+        name => ("../dataset.h5", name),
+    };
+    let is_plain = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
+    let commands = if is_plain {
+        format!(": h5dump -d /{name} {file}, MATLAB: h5read('{file}', '/{name}')")
+    } else {
+        String::new()
+    };
+    Some(format!("  {file:<13} HDF5, netCDF-4{commands}\n"))
 }
 
 /// Describes the array.
@@ -148,7 +170,7 @@ mod tests {
   data.raw      960 bytes: the items and nothing else
   missing       -9999
 
-For programs that find the shape themselves (a mount shows those that its option --headers names):
+For programs that find the shape themselves (a mount shows those that its options --headers and --containers name):
   data.npy      NumPy
   data.raw.hdr  ENVI, GDAL, Spectral Python: gdalinfo data.raw
   data.vrt      GDAL, QGIS, rasterio: gdalinfo data.vrt
@@ -156,6 +178,7 @@ For programs that find the shape themselves (a mount shows those that its option
   data.mhd      ITK, VTK, ParaView
   data.xmf      VTK, ParaView, VisIt
   data.ctl      GrADS; CDO: cdo -f nc import_binary data.ctl out.nc
+  ../dataset.h5 HDF5, netCDF-4: h5dump -d /data ../dataset.h5, MATLAB: h5read('../dataset.h5', '/data')
 
 For others, to be run in this directory: a is the array, part is a[2]. Julia, MATLAB, IDL and Fortran have the
 dimensions the other way round.

@@ -129,6 +129,7 @@ impl ArrayView {
             image,
             metadata: self.metadata.clone(),
             values: None,
+            is_view: true,
             ..array.clone()
         };
         let ItemForm::Unpacked(packing) = &self.form else {
