@@ -2,7 +2,7 @@
 //! (h5py), netCDF-C (netCDF4), h5netcdf and xarray read and change the file, and `python/hdf5.py`
 //! compares its values with those that zarr-python reads from the store.
 
-use crate::support::{Mount, announce, env_path, run_python};
+use crate::support::{Mount, announce, copy_tree, env_path, run_python, test_data, write_file};
 use std::path::{Path, PathBuf};
 
 /// Mounts a store of all types, and runs verbs of the Python script on it.
@@ -57,6 +57,34 @@ fn an_array_at_the_root_is_a_data_set() {
             1
         );
     }
+}
+
+/// Hostile documents, names and attributes: no program crashes or hangs, and what the file leaves out
+/// is named.
+#[test]
+fn hostile_documents_crash_no_program() {
+    let Some(python) = env_path("ZARRFS_TEST_SERVERS") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("hostile.zarr");
+    copy_tree(&test_data("hostile"), &store.join("stores"));
+    for (corpus, document) in [("metadata", ".zarray"), ("metadata3", "zarr.json")] {
+        let inputs = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("fuzz/corpus")
+            .join(corpus);
+        for (number, input) in std::fs::read_dir(inputs).unwrap().enumerate() {
+            let text = std::fs::read(input.unwrap().path()).unwrap();
+            write_file(
+                store.join(format!("{corpus}/{number}")).join(document),
+                text,
+            );
+        }
+    }
+    run_python(&python, "hdf5.py", &[Path::new("spoil"), &store]);
+    let mount = Mount::new(&store, &["--containers", "h5", "--cache-size", "64M"]);
+    announce(run_python(&python, "hdf5.py", &[Path::new("survive"), mount.path()]).trim());
+    assert!(mount.peak_memory() < (64 + 64) << 20);
 }
 
 /// Arrays with every dtype, codec and layout, whose flat bytes the conformance tests compare with

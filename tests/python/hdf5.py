@@ -5,6 +5,8 @@ hdf5.py read MOUNT STORE       compares all arrays that the file has, and says w
 hdf5.py raw MOUNT STORE        compares all arrays that the file has with their flat bytes in the mount
 hdf5.py dimensions MOUNT       compares dimensions, attributes and the data sets that xarray opens
 hdf5.py write MOUNT STORE      changes 1,000 random parts of arrays in place
+hdf5.py spoil STORE            adds names, attributes and depths that are hard to show
+hdf5.py survive MOUNT          opens a file of hostile documents with each program
 hdf5.py refuse MOUNT STORE     changes what cannot be changed, and ends while the file is open
 """
 import os
@@ -253,6 +255,44 @@ def refuse(mount, store):
         assert subprocess.run([sys.executable, "-c", script], env=env).returncode == 0
     after = {path: array[...].tobytes() for path, array in arrays(zarr.open_group(store, mode="r")) if array.dtype != object}
     assert before == after
+
+
+ODD = ["a b", 'quote"', "new\nline", "ünï", "x" * 255, "%2F", "dataset.h5", "-", "..."]
+
+
+def spoil(store):
+    root = zarr.open_group(store, mode="a", zarr_format=2)
+    for name in ODD:
+        array = root.create_array(f"odd/{name}", shape=(2, 3), dtype="i2", fill_value=7)
+        array.attrs[name] = name
+        array.attrs["_ARRAY_DIMENSIONS"] = [name, "/"]
+    for size in range(65_400, 65_600, 7):
+        root.create_array(f"long/{size}", shape=(), dtype="i1").attrs.update({"text": "x" * size, "numbers": [1] * (size // 4)})
+    deep = "/".join(["d"] * 120)
+    root.create_array(f"{deep}/value", shape=(1,), dtype="f4")
+    for number in range(300):
+        folder = pathlib.Path(store) / f"many/a{number}"
+        folder.mkdir(parents=True)
+        shutil.copy(pathlib.Path(store) / "long/65400/.zarray", folder)
+
+
+def survive(mount):
+    file = pathlib.Path(mount) / NAME
+    with h5py.File(file) as h5:
+        found = []
+        h5.visititems(lambda name, item: found.append((name, dict(item.attrs), getattr(item, "shape", None))))
+        names = {name for name, *_ in found}
+        left_out = h5.attrs["zarrfs_left_out"]
+        expected = {f"odd/{name}" for name in ODD} | {f"many/a{n}" for n in range(300)} | {"/".join(["d"] * 120 + ["value"])}
+        assert not expected - names, expected - names
+        assert (h5["odd/a b"][...] == 7).all()
+    netcdf = f"import netCDF4; d = netCDF4.Dataset({str(file)!r}); print(len(d.groups), d['odd'].variables.keys())"
+    for words in [["h5dump", "-H"], ["ncdump", "-h"], [sys.executable, "-c", netcdf], ["gdalinfo"]]:
+        if shutil.which(words[0]):
+            words = words if words[0] == sys.executable else [*words, file]
+            done = subprocess.run(words, capture_output=True, timeout=100)
+            assert done.returncode >= 0, (words[0], done.returncode, done.stderr[-300:])
+    print(f"{len(found)} objects, {len(left_out.splitlines())} left out")
 
 
 if __name__ == "__main__":

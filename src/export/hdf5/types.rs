@@ -110,13 +110,11 @@ fn of_field(dtype: &DType) -> Option<ValueType> {
 /// Returns the fill value as the file holds it; nothing if it is zero or not a number. NetCDF-C
 /// 4.10.1 takes the bytes of one that is a text for an address, and ends with a segmentation fault.
 pub fn fill(metadata: &ArrayMetadata, form: &ItemForm) -> Vec<u8> {
-    let is_number = NumberType::of(&metadata.dtype).is_some();
-    let mut item = metadata
-        .fill
-        .clone()
-        .filter(|_| is_number)
-        .unwrap_or_default();
-    item.resize(metadata.dtype.size(), 0);
+    let number = NumberType::of(&metadata.dtype);
+    let (Some(number), Some(mut item)) = (number, metadata.fill.clone()) else {
+        return Vec::new();
+    };
+    item.resize(number.size, 0);
     let is_set = form.show(&mut item).is_ok() && item.iter().any(|byte| *byte != 0);
     if is_set { item } else { Vec::new() }
 }

@@ -15,6 +15,9 @@ use zarrfs_format::metadata::ArrayMetadata;
 /// The attribute of the file that lists the arrays that are not in it, with reasons.
 pub const LEFT_OUT: &str = "zarrfs_left_out";
 
+/// Size of the longest number in bytes: a complex of two long doubles.
+const MAX_NUMBER: usize = 32;
+
 /// NumPy's epoch, in the words of CF's time units.
 const EPOCH: &str = "since 1970-01-01 00:00:00";
 
@@ -136,7 +139,7 @@ pub fn is_bookkeeping(name: &str) -> bool {
 /// reads it. For booleans, texts and times it is an ordinary value, except NaT.
 fn missing_value(metadata: &ArrayMetadata, is_time: bool) -> Option<Vec<u8>> {
     let dtype = &metadata.dtype;
-    let item = big_endian(dtype, metadata.fill.clone()?);
+    let item = big_endian(dtype, metadata.fill.clone()?)?;
     match dtype.kind() {
         _ if is_time => [i64::MIN.to_be_bytes(), (i64::MIN as f64).to_be_bytes()]
             .iter()
@@ -196,7 +199,7 @@ fn missing(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
         {
             None
         }
-        _ => Some(big_endian(dtype, dtype.parse_fill_value(value).ok()??)),
+        _ => big_endian(dtype, dtype.parse_fill_value(value).ok()??),
     }
 }
 
@@ -212,14 +215,17 @@ fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Converts an item to a value of the file. `item` is in the dtype's byte order, without its
-/// trailing zero bytes.
-fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Vec<u8> {
+/// Converts an item to a value of the file; `None` if it is longer than any number, as hostile texts
+/// and raw bytes are. `item` is in the dtype's byte order, without its trailing zero bytes.
+fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Option<Vec<u8>> {
+    if dtype.size() > MAX_NUMBER {
+        return None;
+    }
     item.resize(dtype.size(), 0);
     if !dtype.is_big_endian() {
         item.reverse();
     }
-    item
+    Some(item)
 }
 
 /// Converts any value. A text stays, numbers get the smallest type of the file that holds all of
