@@ -190,7 +190,6 @@ impl Hdf5File {
                 self.sources.push(key.clone());
                 let stored = hierarchy.attributes(key)?;
                 let of_group = attributes::of_group(&stored, &[], ClassicVersion::Data64);
-                self.held.grow(stored.memory())?;
                 Ok((of_group, ObjectContent::Group(BTreeMap::new())))
             }
             StoredNode::Array(array) => {
@@ -210,7 +209,11 @@ impl Hdf5File {
                 return Ok(());
             }
         };
-        self.held.grow(OBJECT + 3 * key.as_str().len())?;
+        let of_attributes = attributes
+            .iter()
+            .map(|attribute| attribute.name.len() + attribute.values.len());
+        let needed = OBJECT + 3 * key.as_str().len() + of_attributes.sum::<usize>();
+        self.held.grow(needed)?;
         let attributes = attributes.into_iter().filter_map(attribute);
         let (attributes, long): (Vec<_>, Vec<_>) = attributes.partition(ObjectAttribute::fits);
         for attribute in long {
@@ -276,16 +279,15 @@ impl Hdf5File {
         if product > MAX_FILE {
             return Ok(Err("its dimensions are too long".into()));
         }
-        let mut held = self.held.bytes();
         let (kind, source, size) = if metadata.has_objects() {
             if !strings::are_strings(metadata) {
                 return Ok(Err("its objects are no strings".into()));
             }
-            let free = (memory::limit() / 4).saturating_sub(held);
+            let free = (memory::limit() / 4).saturating_sub(self.held.bytes());
             array.detect_separator()?;
             match strings::read(cache, array, free) {
                 Ok((letters, values)) => {
-                    held += values.len();
+                    self.held.grow(values.len())?;
                     let size = values.len() as u64;
                     let kind = ValueType::Text(letters as usize, TextEncoding::Utf8);
                     (kind, ValueSource::Strings(values), size)
@@ -316,8 +318,6 @@ impl Hdf5File {
         let member = GroupArray::new(hierarchy, array.clone(), classic, &mut self.sources)?;
         let mut of_array = attributes::of_variable(&member, classic, ClassicVersion::Data64);
         of_array.retain_mut(|attribute| fit_to_values(attribute, &kind, metadata.dtype.size()));
-        let needed = held - self.held.bytes() + member.attributes.memory();
-        self.held.grow(needed)?;
         self.size = total;
         let fill = match &source {
             ValueSource::Flat(_, form) => types::fill(metadata, form),
