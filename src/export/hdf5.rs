@@ -71,8 +71,8 @@ pub fn fits(metadata: &ArrayMetadata) -> bool {
     types::of_array(metadata).is_ok()
 }
 
-/// Makes the group at `key`, with all groups and arrays below it, an HDF5 file. An array at the root
-/// of a store becomes a group with one data set, `data`.
+/// Makes the group at `key`, with all groups and arrays below it, an HDF5 file. An array at the
+/// root of a store becomes a group with one data set, `data`.
 ///
 /// Arrays that the format cannot hold are left out, and an attribute of the root lists them.
 ///

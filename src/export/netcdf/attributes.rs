@@ -215,8 +215,8 @@ fn same_spelling(dtype: &DType, value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Converts an item to a value of the file; `None` if it is longer than any number, as hostile texts
-/// and raw bytes are. `item` is in the dtype's byte order, without its trailing zero bytes.
+/// Converts an item to a value of the file; `None` if it is longer than any number, as hostile
+/// texts and raw bytes are. `item` is in the dtype's byte order, without its trailing zero bytes.
 fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Option<Vec<u8>> {
     if dtype.size() > MAX_NUMBER {
         return None;

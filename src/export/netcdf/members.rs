@@ -376,8 +376,8 @@ impl GroupArrays {
         }
     }
 
-    /// Returns whether variables are too large for CDF-2. It has room for one at the end of the file,
-    /// or of a record (`NC_check_vlens` in netcdf-c).
+    /// Returns whether variables are too large for CDF-2. It has room for one at the end of the
+    /// file, or of a record (`NC_check_vlens` in netcdf-c).
     fn has_large(&self) -> bool {
         let has_records = self.list.iter().any(|member| member.is_record);
         let large = self.list.iter().filter(|member| member.is_large());
@@ -386,9 +386,9 @@ impl GroupArrays {
     }
 
     /// Makes integers that CDF-2 lacks doubles, in arrays of at most one dimension, if the file can
-    /// then be CDF-2: xarray stores times and grid mappings as 64-bit integers, and many programs do
-    /// not know CDF-5. **No read of a file may fail because of a value.** Therefore the file is CDF-5
-    /// if a value is not exact as a double or if the values cannot be read.
+    /// then be CDF-2: xarray stores times and grid mappings as 64-bit integers, and many programs
+    /// do not know CDF-5. **No read of a file may fail because of a value.** Therefore the file is
+    /// CDF-5 if a value is not exact as a double or if the values cannot be read.
     fn convert_to_doubles(&mut self, cache: &Cache) {
         let native: Vec<Type> = self.list.iter().map(|member| member.kind).collect();
         for member in self.list.iter_mut().filter(|member| member.lacks_type()) {

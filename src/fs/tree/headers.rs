@@ -173,8 +173,8 @@ impl Tree {
         self.group_formats(key).find(|shown| *shown == format)
     }
 
-    /// Returns the format of the file with this name, if the array at `key` shows it: the root of its
-    /// store alone is a hierarchy.
+    /// Returns the format of the file with this name, if the array at `key` shows it: the root of
+    /// its store alone is a hierarchy.
     pub(super) fn array_as_group(&self, key: &Key, name: &str) -> Option<GroupFormat> {
         self.group_format(key, name)
             .filter(|format| key.is_root() && format.shows_array())

@@ -5,7 +5,7 @@ import tempfile
 
 import numpy as np
 
-from expected import same
+from expected import Different, same
 from headers import is_variable
 from table import close, decoded, row, run, version
 
@@ -125,3 +125,58 @@ def r(group):
             same(f"{changed.name}: written", changed.values(), values + values.dtype.type(1))
         finally:
             changed.write(values)
+
+
+def in_hdf5(group):
+    """Returns the arrays whose values HDF5 has as numbers."""
+    return [a for a in group.arrays if a.dtype.kind in "iuf" and a.dtype.itemsize < 16]
+
+
+def exact(array, found):
+    """Compares bits. Half floats are floats in the file."""
+    want = array.values()
+    want = want.astype("f4") if array.dtype.str[1:] == "f2" else want
+    if found != want.astype(want.dtype.newbyteorder("<")).tobytes():
+        raise Different(f"{array.name}: {found[:16].hex()} instead of {want.ravel()[:4]}")
+
+
+@row("dataset.h5", "h5dump", version("h5dump", "--version"), "values, bit for bit")
+def h5dump(group):
+    with tempfile.NamedTemporaryFile() as out:
+        for array in (a for a in in_hdf5(group) if np.prod(a.shape)):
+            run("h5dump", "-d", f"/{array.name}", "-b", "LE", "-o", out.name, group.file("dataset.h5"))
+            with open(out.name, "rb") as file:
+                exact(array, file.read())
+
+
+@row("dataset.h5", "R rhdf5, ncdf4", r_version("rhdf5"), "values; ncdf4: written in place")
+def r_hdf5(group):
+    path, arrays = group.file("dataset.h5"), [a for a in in_hdf5(group) if np.prod(a.shape)]
+    with tempfile.NamedTemporaryFile("w", suffix=".R") as script:
+        # rhdf5 shows integers of 64 bits as doubles
+        script.write("library(rhdf5)\n" + "".join(
+            f"x <- h5read('{path}', '{a.name}', bit64conversion='double')\n"
+            f"cat('{a.name}', sprintf('%.17g', as.numeric(x)), '\\n')\n" for a in arrays))
+        script.flush()
+        found = lines_of(run("Rscript", script.name))
+    for array in arrays:
+        close(f"{array.name}: values", found[array.name], array.values().astype("f8"), 9)
+    changed = next((a for a in arrays if a.name in ("dem", "rain", "height")), None)
+    if changed:
+        values = changed.values()
+        try:
+            run("Rscript", "-e", f"library(ncdf4); nc <- nc_open('{path}', write=TRUE); x <- ncvar_get(nc, '{changed.name}', "
+                f"raw_datavals=TRUE); ncvar_put(nc, '{changed.name}', x + 1); nc_close(nc)")
+            same(f"{changed.name}: written", changed.values(), values + values.dtype.type(1))
+        finally:
+            changed.write(values)
+
+
+@row("dataset.h5", "Octave load", version("octave", "--version"), "values")
+def octave_hdf5(group):
+    path, arrays = group.file("dataset.h5"), [a for a in in_hdf5(group) if np.prod(a.shape) and a.name.isidentifier()]
+    # the names of the whole file include those of types that Octave does not load
+    code = OCTAVE + "".join(f"x = load('{path}', '{a.name}'); show('{a.name}', x.{a.name});\n" for a in arrays)
+    found = lines_of(run("octave", "--quiet", "--no-gui", "--eval", code))
+    for array in arrays:
+        close(f"{array.name}: values", found[array.name], array.values().astype("f8"))

@@ -17,7 +17,7 @@ from table import Group, ROWS  # noqa: E402
 import datasets, grids, images, libraries, rasters, readme  # noqa: E401, E402, F401
 
 ORDER = ["data.npy", "data.raw.hdr", "data.vrt", "data.nhdr", "data.mhd", "data.xmf", "data.ctl", "README.txt", "data.nii", "data.tif",
-         "dataset.nc"]
+         "dataset.nc", "dataset.h5"]
 
 
 def main():
@@ -31,7 +31,7 @@ def main():
     rows = [row for row in ROWS if all(word in f"{row.file} {row.program}" for word in words)]
     failed = not rows
     for row in sorted(rows, key=lambda row: ORDER.index(row.file)):
-        is_group = row.file == "dataset.nc"
+        is_group = row.file.startswith("dataset.")
         count, faults = row.compare(groups if is_group else arrays)
         result = f"{count} {'groups' if is_group else 'arrays'}, all equal" if not faults else f"{len(faults)} of {count} wrong"
         print(f"| `{row.file}` | {row.program} | {row.version} | {row.what} | {result if count else 'NONE'} |", flush=True)
