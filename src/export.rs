@@ -263,9 +263,17 @@ impl Format {
         !metadata.has_objects() && has_offsets && has_type && (spec.fits)(metadata)
     }
 
-    /// Returns whether [`Format::can_describe`] asks for more than [`Format::fits`].
-    pub fn depends_on_description(self) -> bool {
+    /// Returns whether the format fits an array of this shape and dtype, or of the sign that
+    /// attributes may state.
+    pub fn may_fit(self, metadata: &ArrayMetadata) -> bool {
+        self.fits(metadata) || describe::with_other_sign(metadata).is_some_and(|m| self.fits(&m))
+    }
+
+    /// Returns whether [`Format::can_describe`] asks for more than [`Format::may_fit`].
+    pub fn depends_on_description(self, metadata: &ArrayMetadata) -> bool {
+        let fits = self.fits(metadata);
         self.spec().can_describe.is_some()
+            || describe::with_other_sign(metadata).is_some_and(|other| self.fits(&other) != fits)
     }
 
     /// Returns whether the format can describe this array truthfully: it has the shape and dtype
@@ -282,7 +290,7 @@ impl Format {
     /// needs values and the description has none; no memory.
     pub fn file(self, array: &Described) -> Result<Composite> {
         self.file_with(array, |file| {
-            file.push_flat(array.key.clone(), &array.metadata, ItemForm::AsStored)
+            file.push_flat(array.key.clone(), &array.stored, ItemForm::AsStored)
         })
     }
 

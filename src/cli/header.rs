@@ -120,10 +120,10 @@ fn print_header(
     stats: &Arc<Stats>,
 ) -> Result<(), CommandFailure> {
     let shown = &args.path;
-    if !format.fits(array.metadata()) {
+    if !format.may_fit(array.metadata()) {
         let fitting = Format::ALL
             .into_iter()
-            .filter(|format| format.fits(array.metadata()));
+            .filter(|format| format.may_fit(array.metadata()));
         let why = if array.metadata().has_objects() {
             "objects have no flat bytes".to_string()
         } else {

@@ -123,7 +123,8 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
             key: key.clone(),
             content,
         });
-    });
+        Ok(())
+    })?;
     warn_unlisted(&hierarchy, &args.store);
     let style = Style {
         ascii: args.ascii || !is_utf8(),

@@ -115,6 +115,18 @@ impl FilePart {
 }
 
 impl PartContent {
+    /// Returns a range of the flat bytes of the array at `key`, with its present shape and dtype,
+    /// whole items in `form`.
+    pub fn flat(key: Key, metadata: &ArrayMetadata, range: Range<u64>, form: ItemForm) -> Self {
+        PartContent::Flat {
+            key,
+            shape: metadata.shape.clone(),
+            dtype: metadata.dtype.clone(),
+            start: range.start,
+            form,
+        }
+    }
+
     /// Returns whether the bytes belong to the file itself: neither an array's nor padding.
     pub fn is_own(&self) -> bool {
         matches!(self, PartContent::Bytes(_) | PartContent::Bands(_))
@@ -177,14 +189,7 @@ impl Composite {
     ) {
         // the caller has checked the size
         let len = form.shown_size(range.end - range.start).unwrap_or(u64::MAX);
-        let content = PartContent::Flat {
-            key,
-            shape: metadata.shape.clone(),
-            dtype: metadata.dtype.clone(),
-            start: range.start,
-            form,
-        };
-        self.push(len, content);
+        self.push(len, PartContent::flat(key, metadata, range, form));
     }
 
     /// Appends values, `len` bytes of them or of each record.
@@ -202,7 +207,8 @@ impl Composite {
         });
     }
 
-    fn push(&mut self, len: u64, content: PartContent) {
+    /// Appends `len` bytes, or as many to each record.
+    pub fn push(&mut self, len: u64, content: PartContent) {
         if len == 0 {
             return;
         }

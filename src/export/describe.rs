@@ -22,7 +22,7 @@ use coordinates::flat_range;
 pub use coordinates::{check_values, flat, max_chunks, time_unit};
 #[cfg(test)]
 pub use numbers::attribute_nodata as nodata_of_attributes;
-pub use numbers::{has_xarray_names, is_number, parse_float};
+pub use numbers::{has_xarray_names, is_number, parse_float, with_other_sign, with_stated_sign};
 pub use role::{is_east, is_north};
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,8 +47,8 @@ const LEVELS: usize = 16;
 /// The store fails to return the array's attributes.
 pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Result<Described> {
     let key = array.key();
-    let metadata = array.metadata();
     let attributes = hierarchy.attributes(key)?;
+    let metadata = &*with_stated_sign(array.metadata(), &attributes);
     let dimensions = metadata.shape.len();
     let image = ngff::image(hierarchy, key, dimensions);
     let mut sources: Vec<Key> = image.iter().map(|image| image.group.clone()).collect();
@@ -92,6 +92,7 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
             .find_map(|name| attributes::line(&attributes, name)),
         image: info,
         attributes: Arc::new(attributes),
+        stored: Arc::new(array.metadata().clone()),
         is_view: false,
         sources,
         memory: memory.into(),
@@ -113,8 +114,8 @@ pub fn describe_values(
     range: Range<u64>,
 ) -> Result<Described> {
     let key = array.key();
-    let metadata = array.metadata();
     let attributes = hierarchy.attributes(key)?;
+    let metadata = &*with_stated_sign(array.metadata(), &attributes);
     check_values(array, range.clone()).map_err(|e| e.context("values"))?;
     let memory = memory::take(range.end.saturating_sub(range.start) as usize)?;
     Ok(Described {

@@ -25,8 +25,11 @@ pub struct Described {
     pub key: Key,
     /// The last name of the key; `data` for an array at the root of a store.
     pub name: String,
-    /// The array's Zarr metadata: shape, dtype, fill value.
+    /// The array's Zarr metadata: shape, dtype, fill value. The dtype has the sign that attributes
+    /// state.
     pub metadata: ArrayMetadata,
+    /// The metadata as the array has them.
+    pub stored: Arc<ArrayMetadata>,
     /// One axis for each dimension, in the array's order.
     pub axes: Vec<DescribedAxis>,
     /// The reference system of the x and y coordinates.
@@ -204,6 +207,7 @@ impl Described {
                 .map(DescribedAxis::of_length)
                 .collect(),
             metadata: metadata.clone(),
+            stored: Arc::new(metadata.clone()),
             crs: None,
             nodata: None,
             scale: None,

@@ -11,7 +11,6 @@ use super::describe::{attribute_items, is_east, is_north};
 use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber, Role};
 use super::spelling::{self, float};
 use zarrfs_base::json;
-use zarrfs_format::dtype::DTypeKind;
 use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
@@ -137,11 +136,10 @@ fn statements(array: &Described) -> Option<Statements> {
     })
 }
 
-/// Returns whether the stored numbers differ from the values: scaled, shifted, or of another
-/// signedness than the dtype.
+/// Returns whether the stored numbers differ from the values: scaled or shifted.
 fn is_packed(array: &Described) -> bool {
     let attributes = &array.attributes;
-    let is_scaled = [
+    [
         ("scale_factor", array.scale, 1.0),
         ("add_offset", array.offset, 0.0),
     ]
@@ -149,13 +147,7 @@ fn is_packed(array: &Described) -> bool {
     .any(|(name, factor, neutral)| match factor {
         Some(factor) => factor != neutral,
         None => attributes.contains_key(name),
-    });
-    let dtype = &array.metadata.dtype;
-    let is_unsigned = matches!(dtype.kind(), DTypeKind::UInt | DTypeKind::Bool);
-    let has_other_sign = attributes
-        .get("_Unsigned")
-        .is_some_and(|value| (json::text(value) == Some("true")) != is_unsigned);
-    is_scaled || has_other_sign
+    })
 }
 
 /// Returns whether attributes name a missing value other than the descriptor's. NaN is always

@@ -8,7 +8,7 @@ use super::netcdf::classic::{Attribute as NetcdfAttribute, ClassicVersion, Type}
 use super::netcdf::members::GroupArray;
 use super::netcdf::strings;
 use super::netcdf::types::native_type;
-use super::{Composite, ItemForm};
+use super::{Composite, PartContent};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
 use crate::cache::Cache;
@@ -129,7 +129,8 @@ struct ObjectValues {
 type ArrayDimension = (Option<String>, u64, usize);
 
 enum ValueSource {
-    Flat(Arc<Array>, ItemForm),
+    /// Flat bytes, in the parts of a file. Arrays are not kept: there may be very many.
+    Flat(PartContent),
     /// Strings of any length, padded.
     Strings(Arc<[u8]>),
     /// Nothing: the object stands for a dimension.
@@ -154,13 +155,9 @@ struct Hdf5File {
 impl Hdf5File {
     /// Collects the groups and arrays.
     fn collect(&mut self, hierarchy: &Hierarchy, cache: &Cache, top: &Key) -> Result<()> {
-        let mut failed = Ok(());
         hierarchy.visit_below(top, NodeUse::Description, &mut |key, node| {
-            if failed.is_ok() {
-                failed = self.add(hierarchy, cache, top, key, node);
-            }
-        });
-        failed?;
+            self.add(hierarchy, cache, top, key, node)
+        })?;
         // what lies beyond the bounds of the walk, or could not be read, is in the statistics
         if self.objects.is_empty() {
             return Err(Error::stale());
@@ -196,6 +193,8 @@ impl Hdf5File {
                 self.sources.push(array.key().clone());
                 self.values_of(hierarchy, cache, array)?
             }
+            // what is left out would depend on the memory
+            StoredNode::Damaged(e) if e.errno() == libc::ENOMEM => return Err(e.clone()),
             StoredNode::Damaged(e) => {
                 self.sources.push(key.clone());
                 Err(e.to_string())
@@ -214,6 +213,7 @@ impl Hdf5File {
             .map(|attribute| attribute.name.len() + attribute.values.len());
         let needed = OBJECT + 3 * key.as_str().len() + of_attributes.sum::<usize>();
         self.held.grow(needed)?;
+        memory::check_available()?;
         let attributes = attributes.into_iter().filter_map(attribute);
         let (attributes, long): (Vec<_>, Vec<_>) = attributes.partition(ObjectAttribute::fits);
         for attribute in long {
@@ -279,6 +279,7 @@ impl Hdf5File {
         if product > MAX_FILE {
             return Ok(Err("its dimensions are too long".into()));
         }
+        let mut fill = Vec::new();
         let (kind, source, size) = if metadata.has_objects() {
             if !strings::are_strings(metadata) {
                 return Ok(Err("its objects are no strings".into()));
@@ -300,7 +301,10 @@ impl Hdf5File {
                     let Some(size) = form.shown_size(array.size()) else {
                         return Ok(Err("has more than 2^64 bytes".into()));
                     };
-                    (kind, ValueSource::Flat(array.clone(), form), size)
+                    fill = types::fill(metadata, &form);
+                    let range = 0..metadata.flat_size();
+                    let content = PartContent::flat(array.key().clone(), metadata, range, form);
+                    (kind, ValueSource::Flat(content), size)
                 }
                 Err(why) => return Ok(Err(why)),
             }
@@ -319,10 +323,6 @@ impl Hdf5File {
         let mut of_array = attributes::of_variable(&member, classic, ClassicVersion::Data64);
         of_array.retain_mut(|attribute| fit_to_values(attribute, &kind, metadata.dtype.size()));
         self.size = total;
-        let fill = match &source {
-            ValueSource::Flat(_, form) => types::fill(metadata, form),
-            _ => Vec::new(),
-        };
         let is_scale = member.is_coordinate();
         let names: Vec<Option<String>> = member
             .dimensions()
@@ -508,9 +508,7 @@ impl Hdf5File {
             }
             file.pad_to(ALIGNMENT);
             match &values.source {
-                ValueSource::Flat(array, form) => {
-                    file.push_flat(array.key().clone(), array.metadata(), form.clone());
-                }
+                ValueSource::Flat(content) => file.push(size, content.clone()),
                 ValueSource::Strings(bytes) => {
                     file.push_values(object.key.clone(), size, bytes.clone());
                 }

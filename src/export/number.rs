@@ -44,6 +44,16 @@ impl NumberType {
         })
     }
 
+    /// Returns the type of integers of the other sign; `None` for floats.
+    pub fn with_other_sign(self) -> Option<Self> {
+        let kind = match self.kind {
+            NumberKind::Signed => NumberKind::Unsigned,
+            NumberKind::Unsigned => NumberKind::Signed,
+            NumberKind::Float => return None,
+        };
+        Some(NumberType { kind, ..self })
+    }
+
     /// Returns the bits of an item, which has the type's size.
     pub fn load(self, item: &[u8]) -> u64 {
         let mut bytes = [0; 8];

@@ -5,6 +5,7 @@
 
 use super::describe::{
     attribute_integer, attribute_items, attribute_number, has_xarray_names, is_number, parse_float,
+    with_stated_sign,
 };
 use super::number::{NumberKind, NumberType};
 use half::f16;
@@ -57,13 +58,8 @@ impl Packing {
             return None;
         }
         let stored = NumberType::of(dtype)?;
-        let unsigned = attributes.get("_Unsigned").and_then(json::text);
-        let kind = match (stored.kind, unsigned) {
-            (NumberKind::Signed, Some("true")) => NumberKind::Unsigned,
-            (NumberKind::Unsigned, Some("false")) => NumberKind::Signed,
-            (kind, _) => kind,
-        };
-        let item = NumberType { kind, ..stored };
+        let item = NumberType::of(&with_stated_sign(metadata, attributes).dtype)?;
+        let kind = item.kind;
         let scale = attribute_number(attributes, "scale_factor");
         let offset = attribute_number(attributes, "add_offset");
         let mut named = fill_values(metadata, attributes, stored, item)?;

@@ -124,10 +124,15 @@ impl ArrayView {
     pub fn describe(&self, array: &Described) -> Described {
         let axes = array.axes.get(self.left_out..).unwrap_or_default().to_vec();
         let image = array.image.clone().map(|image| self.image(image));
+        let mut metadata = self.metadata.clone();
+        if self.form == ItemForm::AsStored {
+            metadata.dtype = array.metadata.dtype.clone();
+            metadata.dtype_json = array.metadata.dtype_json.clone();
+        }
         let shown = Described {
             axes,
             image,
-            metadata: self.metadata.clone(),
+            metadata,
             values: None,
             is_view: true,
             ..array.clone()

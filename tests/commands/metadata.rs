@@ -585,7 +585,9 @@ fn writing_back_the_shown_documents_changes_nothing() {
             if let StoredNode::Array(array) = place {
                 arrays.push(array.clone());
             }
-        });
+            Ok(())
+        })
+        .unwrap();
         for array in arrays.iter().filter(|array| array.writable().is_ok()) {
             let key = array.key();
             let document = path.join(key.as_str()).join(".zarray");

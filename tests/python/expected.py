@@ -22,9 +22,14 @@ class Array:
         self.stored = os.path.join(directory, "geo.zarr", self.key)
         self.dtype = np.dtype(self.dtype)
 
-    def values(self):
+    def stored_values(self):
         """Returns the values as zarr-python reads them."""
         return zarr.open_array(self.stored, mode="r")[...]
+
+    def values(self):
+        """Returns the values as zarr-python reads them, with the sign that an attribute states."""
+        values = self.stored_values()
+        return values.view(self.dtype) if (values.dtype.kind, self.dtype.kind) in [("i", "u"), ("u", "i")] else values
 
     def write(self, values):
         zarr.open_array(self.stored, mode="r+")[...] = values

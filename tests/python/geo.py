@@ -31,6 +31,10 @@ SHAPES = {"d0": (), "d1": (17,), "d2": (5, 7), "d3": (4, 6, 10), "d4": (2, 3, 5,
 UTM, WGS84 = 32633, 4326
 
 
+# arrays whose attribute _Unsigned states the sign: the type as stored, the type of the values, _FillValue
+SIGNS = {"sign_i1": ("|i1", "|u1", -2), "sign_i2": (">i2", ">u2", -1), "sign_u1": ("|u1", "|i1", 254)}
+
+
 def smooth(shape, dtype="f8", scale=1.0):
     """Returns values that repeat after 113 items, and are exact in every dtype if `scale` is 1."""
     values = np.arange(np.prod(shape, dtype=int)) % 113 * scale
@@ -157,6 +161,10 @@ def write_bare(root):
     for dtype in DTYPES:
         name = dtype.translate({ord(a): b for a, b in {"<": "le_", ">": "be_", "|": "", "[": "_", "]": None}.items()})
         dtypes.create_dataset(name, data=items(dtype, (4, 6, 10)), chunks=(3, 4, 4), compressor=Zlib(1), fill_value=None)
+    for name, (stored, shown, fill) in SIGNS.items():
+        values = (np.arange(240) * 257).reshape(4, 6, 10).astype(shown)
+        array = dtypes.create_dataset(name, data=values.view(stored), chunks=(3, 4, 4), compressor=Zlib(1), fill_value=None)
+        array.attrs.update({"_Unsigned": "true" if np.dtype(shown).kind == "u" else "false", "_FillValue": fill})
     words = dtypes.create_dataset("words", shape=5, chunks=2, dtype=str)
     words[:] = np.array(["one", "two", "", "four", "f\u00fcnf"], object)
     shapes = zarr.open_group(os.path.join(root, "shapes"), "w")
@@ -252,7 +260,11 @@ def main():
     entries += told_image(root)
     for group in ("dtypes", "shapes", "orders"):
         for name, array in sorted(zarr.open_group(os.path.join(root, group), "r").arrays()):
-            if array.dtype != object:
+            if name in SIGNS:
+                shown = np.dtype(SIGNS[name][1])
+                fill = np.array(SIGNS[name][2]).astype(SIGNS[name][0]).view(shown)
+                entries.append(plain(f"{group}/{name}", array[...].view(shown)) | {"nodata": number(fill)})
+            elif array.dtype != object:
                 entries.append(plain(f"{group}/{name}", array[...]))
     with open(os.path.join(directory, "expected.json"), "w") as f:
         json.dump(entries, f, indent=1)

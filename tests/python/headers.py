@@ -42,7 +42,7 @@ def npy_file(values):
 @check
 def npy(array):
     """NumPy: every byte of the file, and the values of numpy.load, also as a map."""
-    values = array.values()
+    values = array.stored_values()
     with open(array.file("data.npy"), "rb") as f:
         content = f.read()
     wanted = npy_file(values)
@@ -51,7 +51,7 @@ def npy(array):
     same("values", np.load(array.file("data.npy")), values)
     if values.size:
         mapped = np.load(array.file("data.npy"), mmap_mode="r")
-        same("dtype", mapped.dtype, array.dtype)
+        same("dtype", mapped.dtype, values.dtype)
         same("map", np.array(mapped), values)
 
 
@@ -199,14 +199,16 @@ def netcdf(arrays):
             is_time = array.dtype.str[1:] == "i8" and " since " in (array.units or "")
             dtype = np.dtype("f8") if is_time else array.dtype.newbyteorder("=")
             found = np.asarray(variable[...])
-            if getattr(variable, "_Unsigned", None) == "true":
-                found = found.view("u1")
+            has_sign = hasattr(variable, "_Unsigned")
+            if has_sign:
+                found = found.view(dtype)
             same(f"{array.key}: dtype", found.dtype.newbyteorder("="), dtype)
             same(f"{array.key}: values", found, array.values().astype(dtype))
             if array.is_named() and array.group != "image":
                 same(f"{array.key}: dimensions", list(variable.dimensions), array.names())
             if array.fill() is not None:
-                same(f"{array.key}: fill value", float(variable._FillValue), array.fill())
+                fill = np.asarray(variable._FillValue)
+                same(f"{array.key}: fill value", float(fill.view(dtype) if has_sign else fill), array.fill())
             if array.units and array.group != "image":
                 same(f"{array.key}: units", variable.units, array.units)
 

@@ -185,19 +185,15 @@ impl Hierarchy {
         if self.find(key)?.is_none() {
             return Ok(());
         }
-        let mut done = Ok(());
         self.visit_below(key, NodeUse::Description, &mut |node, found| {
             if matches!(found, StoredNode::Value(_) | StoredNode::Other) {
-                return;
+                return Ok(());
             }
             let below = node.relative_to(key).unwrap_or_default();
             for name in format.consolidated_names() {
-                if done.is_err() {
-                    return;
-                }
                 match self.valid(&node.join(name)) {
                     Ok(None) => {}
-                    Ok(Some(document)) => done = each(&below.join(name), &document.text),
+                    Ok(Some(document)) => each(&below.join(name), &document.text)?,
                     Err(e) => {
                         let consolidated = key.join(format.consolidated_file().name());
                         self.stats
@@ -205,8 +201,8 @@ impl Hierarchy {
                     }
                 }
             }
-        });
-        done
+            Ok(())
+        })
     }
 
     /// Returns the document at `key` in the form of an entry, if there is one; an error if it is

@@ -275,8 +275,9 @@ impl Hierarchy {
         self.store.forget(key);
         let mut nodes = Vec::new();
         self.visit_below(key, NodeUse::Chunks, &mut |node, found| {
-            nodes.push((node.clone(), found.clone()))
-        });
+            nodes.push((node.clone(), found.clone()));
+            Ok(())
+        })?;
         for (node, found) in nodes.into_iter().rev() {
             if let StoredNode::Array(array) = found {
                 erase_chunks(&array, &mut |name| self.delete(&node.join(name)).map(drop))?;

@@ -126,7 +126,16 @@ impl Hierarchy {
     /// Calls `visit` for `key` and for every group and array below it, in the order of their names.
     /// An unreadable node is visited as damaged. Plain keys, and everything below an array, are not
     /// visited, nor what lies beyond the [bounds](WalkBounds), which is recorded as left out.
-    pub fn visit_below(&self, key: &Key, used: NodeUse, visit: &mut dyn FnMut(&Key, &StoredNode)) {
+    ///
+    /// # Errors
+    ///
+    /// The first error of `visit`, which ends the traversal.
+    pub fn visit_below(
+        &self,
+        key: &Key,
+        used: NodeUse,
+        visit: &mut dyn FnMut(&Key, &StoredNode) -> Result<()>,
+    ) -> Result<()> {
         let mut levels = vec![Prefixes::sorted(vec![key.clone()])];
         let mut bounds = WalkBounds::new();
         while let Some(level) = levels.last_mut() {
@@ -144,18 +153,19 @@ impl Hierarchy {
             match found {
                 Ok(None) => {}
                 Ok(Some((place, below))) => {
-                    visit(&key, &place);
+                    visit(&key, &place)?;
                     levels.push(below);
                 }
                 Err(e) => {
                     self.record(&e);
-                    visit(&key, &StoredNode::Damaged(e));
+                    visit(&key, &StoredNode::Damaged(e))?;
                     if bounds.is_spent() {
-                        return;
+                        break;
                     }
                 }
             }
         }
+        Ok(())
     }
 
     /// Records an error of a traversal as a problem.

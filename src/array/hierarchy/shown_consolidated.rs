@@ -36,11 +36,7 @@ impl Hierarchy {
         // the view grants no more than every document in it
         let mut granted = stat.permissions;
         let mut consolidated = ConsolidatedText::new(DocumentFormat::V2);
-        let mut failed = Ok(());
         self.visit_below(key, NodeUse::Description, &mut |place, node| {
-            if failed.is_err() {
-                return;
-            }
             let below = place.relative_to(key).unwrap_or_default();
             if stat.permissions.is_some() {
                 let inside = self.permissions_inside(place);
@@ -49,7 +45,7 @@ impl Hierarchy {
             let defining = match node {
                 StoredNode::Array(_) => ZARRAY,
                 StoredNode::Group => ZGROUP,
-                _ => return,
+                _ => return Ok(()),
             };
             for name in [defining, ZATTRS] {
                 let document = match name {
@@ -68,12 +64,7 @@ impl Hierarchy {
                 });
                 match added {
                     // transient: a .zmetadata without the document would be wrong
-                    Err(e) if e.kind() == Kind::System(libc::ENOMEM) => {
-                        failed = Err(e);
-                        // free the memory for the rest of the traversal
-                        consolidated = ConsolidatedText::new(DocumentFormat::V2);
-                        return;
-                    }
+                    Err(e) if e.kind() == Kind::System(libc::ENOMEM) => return Err(e),
                     Err(e) => self.stats.problem(format!(
                         "{}: {e}: left out of .zmetadata",
                         key.join_key(&name)
@@ -81,8 +72,8 @@ impl Hierarchy {
                     Ok(()) => {}
                 }
             }
-        });
-        failed?;
+            Ok(())
+        })?;
         let (text, memory) = consolidated.end(None)?;
         Ok(Some(MetadataDocument {
             text,
@@ -128,21 +119,19 @@ impl Hierarchy {
         };
         let granted = group.stat.permissions;
         let mut inline = ConsolidatedText::new(DocumentFormat::V3);
-        let mut failed = Ok(());
         let mut hidden = Vec::<Key>::new();
-        self.visit_below(key, NodeUse::Description, &mut |place, node| {
+        let added = self.visit_below(key, NodeUse::Description, &mut |place, node| {
             let is_node = matches!(node, StoredNode::Array(_) | StoredNode::Group) && place != key;
-            if failed.is_err()
-                || !is_node
+            if !is_node
                 || hidden
                     .iter()
                     .any(|above| place.relative_to(above).is_some())
             {
-                return;
+                return Ok(());
             }
             if granted.is_some() && !may_read(granted, self.permissions_inside(place)) {
                 hidden.push(place.clone());
-                return;
+                return Ok(());
             }
             let added = self
                 .shown_zarr_json(place)
@@ -154,18 +143,16 @@ impl Hierarchy {
                     _ => Ok(()),
                 });
             match added {
-                Err(e) if [Kind::System(libc::ENOMEM), Kind::TooLarge].contains(&e.kind()) => {
-                    failed = Err(e);
-                    // free the memory for the rest of the traversal
-                    inline = ConsolidatedText::new(DocumentFormat::V3);
+                Err(e) if ![Kind::System(libc::ENOMEM), Kind::TooLarge].contains(&e.kind()) => {
+                    let document = key.join(ZARR_JSON);
+                    self.stats
+                        .problem(format!("{place}: {e}: left out of {document}"));
+                    Ok(())
                 }
-                Err(e) => self
-                    .stats
-                    .problem(format!("{place}: {e}: left out of {}", key.join(ZARR_JSON))),
-                Ok(()) => {}
+                added => added,
             }
         });
-        match failed {
+        match added {
             Err(e) if e.kind() == Kind::TooLarge => {
                 self.stats.problem(format!(
                     "{}: {e}: shown without consolidated metadata",
@@ -173,7 +160,7 @@ impl Hierarchy {
                 ));
                 return Ok(Some(group));
             }
-            failed => failed?,
+            added => added?,
         }
         let _copy = memory::take(inline.len() + group.text.len())?;
         let (text, _memory) = inline.end(Some(&group.text))?;

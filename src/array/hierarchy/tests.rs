@@ -98,7 +98,9 @@ fn groups_arrays_and_intermediate_directories_are_found() {
             _ => "other",
         };
         seen.push(format!("{key} {kind}"));
-    });
+        Ok(())
+    })
+    .unwrap();
     let expected = [
         "/ group",
         "/a group",
@@ -307,10 +309,14 @@ fn every_traversal_ends_and_says_what_is_left_out() {
     let h = Hierarchy::new(Arc::new(Endless), V1Order::Zarr1, Arc::default());
     let mut groups = 0;
     let mut damaged = Vec::new();
-    h.visit_below(&Key::root(), NodeUse::Chunks, &mut |_, node| match node {
-        StoredNode::Damaged(e) => damaged.push(e.to_string()),
-        _ => groups += 1,
-    });
+    h.visit_below(&Key::root(), NodeUse::Chunks, &mut |_, node| {
+        match node {
+            StoredNode::Damaged(e) => damaged.push(e.to_string()),
+            _ => groups += 1,
+        }
+        Ok(())
+    })
+    .unwrap();
     assert_eq!((groups, damaged.len()), (257, 1));
     assert!(
         damaged[0].contains("256 levels deep") && h.left_out() == damaged,

@@ -113,7 +113,7 @@ fn item_count(array: &Array) -> usize {
 }
 
 fn values(cache: &Cache, array: &Array, attributes: &Map<String, Value>) -> Result<Coordinates> {
-    let metadata = array.metadata();
+    let metadata = &*numbers::with_stated_sign(array.metadata(), attributes);
     let dtype = &metadata.dtype;
     let (unit, is_time) = match dtype.kind() {
         DTypeKind::DateTime | DTypeKind::TimeDelta => match time_unit(metadata) {

@@ -3,9 +3,13 @@
 use super::super::described::MetadataNumber;
 use super::super::number::{NumberType, read_number};
 use super::{DIMENSIONS, attributes};
+use std::borrow::Cow;
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::ArrayMetadata;
+
+/// The attribute that states the sign of integers.
+const UNSIGNED: &str = "_Unsigned";
 
 /// Returns whether CF's numeric attributes apply to the dtype.
 pub fn is_number(dtype: &DType) -> bool {
@@ -22,6 +26,38 @@ pub fn item(dtype: &DType, bytes: &[u8]) -> Option<MetadataNumber> {
         }
         number => Some(number),
     }
+}
+
+/// Returns the metadata with the sign of integers that `_Unsigned` states: classic netCDF has no
+/// other way to say it ("Best Practices" of the NetCDF Users Guide, "Unsigned Data").
+pub fn with_stated_sign<'a>(
+    metadata: &'a ArrayMetadata,
+    attributes: &Map<String, Value>,
+) -> Cow<'a, ArrayMetadata> {
+    let stated = attributes.get(UNSIGNED).and_then(json::text);
+    let shown = match (metadata.dtype.kind(), stated) {
+        (DTypeKind::Int, Some("true")) | (DTypeKind::UInt, Some("false")) => {
+            with_other_sign(metadata)
+        }
+        _ => None,
+    };
+    shown.map_or(Cow::Borrowed(metadata), Cow::Owned)
+}
+
+/// Returns the metadata with integers of the other sign; `None` if the items are no integers.
+pub fn with_other_sign(metadata: &ArrayMetadata) -> Option<ArrayMetadata> {
+    let (from, to) = match metadata.dtype.kind() {
+        DTypeKind::Int => ('i', "u"),
+        DTypeKind::UInt => ('u', "i"),
+        _ => return None,
+    };
+    let spelled = DType::canonical(json::text(&metadata.dtype_json)?).ok()?;
+    let spelled = spelled.replace(from, to);
+    Some(ArrayMetadata {
+        dtype: DType::parse_str(&spelled).ok()?,
+        dtype_json: spelled.into(),
+        ..metadata.clone()
+    })
 }
 
 /// Returns the missing value: [`attribute_nodata`], or else the fill value of a v1 or v2 array with
@@ -57,7 +93,14 @@ pub fn attribute_nodata(
     }
     ["_FillValue", "missing_value"].iter().find_map(|name| {
         let value = attributes::items(attributes.get(*name)?).first()?;
-        number(dtype, value, metadata.v3.is_some())
+        number(dtype, value, metadata.v3.is_some()).or_else(|| {
+            // of the type that was stored before a sign was stated, modulo 2^n
+            let number =
+                attributes::integer(value).filter(|_| attributes.contains_key(UNSIGNED))?;
+            let shown = NumberType::of(dtype)?;
+            let bits = shown.with_other_sign()?.integer_bits(number)?;
+            Some(MetadataNumber::Int(shown.integer(bits)))
+        })
     })
 }
 

@@ -100,14 +100,12 @@ fn packed_values_have_no_descriptor() {
         r#"{"scale_factor":"half"}"#,
         r#"{"add_offset":273.15}"#,
         r#"{"add_offset":null}"#,
-        r#"{"_Unsigned":"true"}"#,
         r#"{"_FillValue":7,"missing_value":8}"#,
         r#"{"_FillValue":7,"missing_value":[7,8]}"#,
     ] {
         assert!(!with("<i2", attributes), "{attributes}");
     }
     assert!(!can_describe(&testing::model()), "packed");
-    assert!(!with("|u1", r#"{"_Unsigned":"false"}"#) && with("|u1", r#"{"_Unsigned":"true"}"#));
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Tree {
             .formats
             .iter()
             .copied()
-            .filter(move |format| sound && format.fits(array.metadata()))
+            .filter(move |format| sound && format.may_fit(array.metadata()))
             .filter(move |format| self.tells(*format, array))
     }
 
@@ -129,7 +129,7 @@ impl Tree {
         if format.reads_values() {
             return export::check_values(array, 0..array.size()).is_ok();
         }
-        if !format.depends_on_description() {
+        if !format.depends_on_description(array.metadata()) {
             return true;
         }
         let described = self
@@ -148,7 +148,8 @@ impl Tree {
     pub fn is_described_to_list(&self, key: &Key) -> bool {
         self.hierarchy.cached_array(key).is_some_and(|array| {
             let mut formats = self.headers.formats.iter();
-            formats.any(|f| f.depends_on_description() && f.fits(array.metadata()))
+            formats
+                .any(|f| f.may_fit(array.metadata()) && f.depends_on_description(array.metadata()))
         })
     }
 
@@ -227,7 +228,7 @@ impl Tree {
     pub(super) fn described(&self, array: &Arc<Array>, age: Duration) -> Result<Arc<Described>> {
         if let Some(known) = lock(&self.known_headers.described).get(array.key())
             && known.made.elapsed() < age
-            && known.described.metadata == *array.metadata()
+            && *known.described.stored == *array.metadata()
         {
             return Ok(known.described.clone());
         }

@@ -250,16 +250,18 @@ impl Tree {
     ) -> impl Iterator<Item = Format> {
         let fitting = self.headers.formats.iter().copied();
         fitting
-            .filter(|format| format.fits(&shown.metadata))
+            .filter(|format| format.may_fit(&shown.metadata))
             .filter(move |format| match format {
                 format if format.reads_values() => {
                     export::check_values(array, shown.range.clone()).is_ok()
                 }
                 // if the description fails, the file is shown, and opening it reports the error
-                format if format.depends_on_description() => match self.described(array, KEPT) {
-                    Ok(described) => format.can_describe(&shown.describe(&described)),
-                    Err(_) => true,
-                },
+                format if format.depends_on_description(&shown.metadata) => {
+                    match self.described(array, KEPT) {
+                        Ok(described) => format.can_describe(&shown.describe(&described)),
+                        Err(_) => true,
+                    }
+                }
                 _ => true,
             })
     }

@@ -99,13 +99,9 @@ impl Hierarchy {
     /// them.
     fn nodes_to_migrate(&self) -> Result<MigratedNodes> {
         let mut found = MigratedNodes::default();
-        let mut failed = Ok(());
         self.visit_below(&Key::root(), NodeUse::Chunks, &mut |key, node| {
-            if failed.is_ok() {
-                failed = self.add_node(key, node, &mut found);
-            }
-        });
-        failed?;
+            self.add_node(key, node, &mut found)
+        })?;
         let mut needed: Option<Key> = None;
         let mut kept = Vec::new();
         for node in found.nodes.into_iter().rev() {

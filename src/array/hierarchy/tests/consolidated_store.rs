@@ -67,8 +67,10 @@ fn asked(store: &FaultyStore) -> u64 {
 fn walked(h: &Hierarchy) -> Vec<String> {
     let mut seen = Vec::new();
     h.visit_below(&Key::root(), NodeUse::Description, &mut |key, place| {
-        seen.push(format!("{key} {}", kind(Some(place))))
-    });
+        seen.push(format!("{key} {}", kind(Some(place))));
+        Ok(())
+    })
+    .unwrap();
     seen
 }
 
