@@ -42,7 +42,7 @@ mod xdmf;
 
 pub use composite::{Composite, FilePart, GrowingArrays, PartContent};
 use describe::flat;
-pub use describe::{axis_names, check_values, describe, describe_values};
+pub use describe::{axis_names, check_values, describe, describe_values, fill_is_missing};
 pub use described::{
     Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role,
 };

@@ -87,6 +87,21 @@ pub enum StoredNode {
     Other,
 }
 
+/// What the fill value of an array stands for in files of other programs, where no attribute names
+/// a missing value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FillMeaning {
+    /// Missing values in arrays of v1 and v2 with xarray's names of dimensions, as xarray reads
+    /// them. Zeros of files to which a store refers are ordinary values: zero is the default of
+    /// HDF5, and Kerchunk keeps no other trace of `_FillValue`.
+    #[default]
+    Auto,
+    /// Missing values.
+    Missing,
+    /// An ordinary value.
+    Value,
+}
+
 /// What the arrays that a traversal finds are used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeUse {
@@ -226,6 +241,7 @@ pub struct Hierarchy {
     v1_order: V1Order,
     compressor: Option<CodecConfig>,
     view: ShownFormat,
+    fill_meaning: FillMeaning,
     /// Whether the store is a directory of stores.
     holds_stores: bool,
     stats: Arc<Stats>,
@@ -258,6 +274,7 @@ impl Hierarchy {
             v1_order,
             compressor: None,
             view: ShownFormat::default(),
+            fill_meaning: FillMeaning::default(),
             holds_stores: false,
             stats,
             changing: SubtreeLocks::default(),
@@ -278,6 +295,19 @@ impl Hierarchy {
     /// Sets the format of the documents that nodes of v3 show.
     pub fn with_view(self, view: ShownFormat) -> Self {
         Hierarchy { view, ..self }
+    }
+
+    /// Sets what fill values stand for.
+    pub fn with_fill_meaning(self, fill_meaning: FillMeaning) -> Self {
+        Hierarchy {
+            fill_meaning,
+            ..self
+        }
+    }
+
+    /// Returns what fill values stand for.
+    pub fn fill_meaning(&self) -> FillMeaning {
+        self.fill_meaning
     }
 
     /// Returns the store.

@@ -1,7 +1,7 @@
 //! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without
 //! FUSE.
 
-use super::header_options::NetcdfArgs;
+use super::header_options::FormatArgs;
 use super::{
     CommandFailure, MemoryArgs, StoreArgs, StoreLocation, list_of, location, open_store, print,
 };
@@ -34,7 +34,7 @@ pub struct HeaderArgs {
     #[arg(long, conflicts_with = "format")]
     json: bool,
     #[command(flatten)]
-    netcdf: NetcdfArgs,
+    files: FormatArgs,
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
@@ -73,6 +73,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
     let stats = Arc::new(Stats::default());
     // the directory of an array is a store of one array, but its coordinates are beside it
     let alone = open_store(&args.path, &args.store_args, &stats)?;
+    let alone = args.files.hierarchy(alone);
     let place = alone.find(&Key::root()).map_err(|e| e.context(shown))?;
     let cache = args.memory.cache(stats.clone());
     match (place, args.format) {
@@ -102,7 +103,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
             "{shown}: a group, not an array"
         ))),
         (_, Some(Asked::Group(format))) => {
-            let file = format.file(&alone, &cache, &Key::root(), &args.netcdf.options());
+            let file = format.file(&alone, &cache, &Key::root(), &args.files.options());
             print(before_values(&file.map_err(|e| e.context(shown))?))
         }
         (_, None) => {
@@ -151,7 +152,9 @@ fn described(
     stats: &Arc<Stats>,
 ) -> Result<Described, CommandFailure> {
     let (store, key) = enclosing(&args.path, &args.store_args);
-    let hierarchy = open_store(&store, &args.store_args, stats)?;
+    let hierarchy = args
+        .files
+        .hierarchy(open_store(&store, &args.store_args, stats)?);
     let place = hierarchy.find(&key).map_err(|e| e.context(&args.path))?;
     let described = match place {
         Some(StoredNode::Array(array)) if format.reads_values() => {

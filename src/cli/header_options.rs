@@ -2,7 +2,7 @@
 //! shows, and the Zarr format of its documents.
 
 use super::{PROGRAMS, words};
-use crate::array::hierarchy::{Hierarchy, ShownFormat};
+use crate::array::hierarchy::{FillMeaning, Hierarchy, ShownFormat};
 use crate::cache::Cache;
 use crate::export::{Format, GroupFormat, NetcdfOptions};
 use crate::fs::tree::{Headers, Tree, Views};
@@ -29,7 +29,7 @@ pub struct HeadersArgs {
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_views)]
     views: Views,
     #[command(flatten)]
-    netcdf: NetcdfArgs,
+    files: FormatArgs,
     /// Show Zarr v3 as stored or as v2 [default: stored]
     ///
     /// With v2, a store of v3 shows .zgroup, .zarray, .zattrs and .zmetadata in place of zarr.json,
@@ -40,24 +40,44 @@ pub struct HeadersArgs {
     view: ShownFormat,
 }
 
-/// Options of everything that shows groups as netCDF files.
+/// Options of everything that shows arrays and groups in the formats of other programs.
 #[derive(Args)]
 #[command(next_help_heading = PROGRAMS)]
-pub struct NetcdfArgs {
+pub struct FormatArgs {
     /// Make this dimension unlimited in dataset.nc
     ///
     /// It must be the first dimension of an array. With --resize, programs can append records.
     /// A mount then shows dataset.nc also without --containers nc.
     #[arg(long = "netcdf-record", value_name = "NAME")]
     record: Option<String>,
+    /// Take fill values for missing values [default: auto]
+    ///
+    /// auto does so as xarray does, for arrays of Zarr v2 with its names of dimensions, but not for
+    /// zeros of files to which a store refers, which are the default of HDF5; yes does so for all
+    /// arrays, no for none. An attribute that names a missing value always counts.
+    #[arg(long = "fill-value-is-missing", value_name = "WHEN", value_parser = words(&FILL_MEANINGS),
+        default_value = "auto", hide_possible_values = true, hide_default_value = true)]
+    fill_meaning: FillMeaning,
 }
 
-impl NetcdfArgs {
+/// The words of `--fill-value-is-missing`.
+const FILL_MEANINGS: [(&str, FillMeaning); 3] = [
+    ("auto", FillMeaning::Auto),
+    ("yes", FillMeaning::Missing),
+    ("no", FillMeaning::Value),
+];
+
+impl FormatArgs {
     /// Returns how groups are shown.
     pub fn options(&self) -> NetcdfOptions {
         NetcdfOptions {
             record: self.record.clone(),
         }
+    }
+
+    /// Returns the hierarchy, with the meaning of fill values.
+    pub fn hierarchy(&self, hierarchy: Hierarchy) -> Hierarchy {
+        hierarchy.with_fill_meaning(self.fill_meaning)
     }
 
     /// Returns whether the command line has the option, which asks for groups as netCDF files.
@@ -69,7 +89,7 @@ impl NetcdfArgs {
 impl HeadersArgs {
     /// Returns the tree that shows a hierarchy with these files.
     pub fn tree(&self, hierarchy: Hierarchy, cache: Arc<Cache>) -> Tree {
-        Tree::new(hierarchy.with_view(self.view), cache)
+        Tree::new(self.files.hierarchy(hierarchy).with_view(self.view), cache)
             .with_headers(self.shown())
             .with_views(self.views)
     }
@@ -81,13 +101,13 @@ impl HeadersArgs {
             .into_iter()
             .filter(|format| asked.iter().any(|list| list.contains(format)));
         let groups = GroupFormat::ALL.into_iter().filter(|format| {
-            let is_implied = *format == GroupFormat::Netcdf && self.netcdf.is_given();
+            let is_implied = *format == GroupFormat::Netcdf && self.files.is_given();
             is_implied || self.containers.groups.contains(format)
         });
         Headers {
             formats: formats.collect(),
             groups: groups.collect(),
-            netcdf: self.netcdf.options(),
+            netcdf: self.files.options(),
         }
     }
 }

@@ -22,7 +22,7 @@ use coordinates::flat_range;
 pub use coordinates::{check_values, flat, max_chunks, time_unit};
 #[cfg(test)]
 pub use numbers::attribute_nodata as nodata_of_attributes;
-pub use numbers::{has_xarray_names, is_number, parse_float, with_other_sign, with_stated_sign};
+pub use numbers::{fill_is_missing, is_number, parse_float, with_other_sign, with_stated_sign};
 pub use role::{is_east, is_north};
 use std::ops::Range;
 use std::sync::Arc;
@@ -79,10 +79,11 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     role::assign(&claims, &mut axes);
     let crs = crs::find(hierarchy, key, &attributes, &mut axes, &mut sources);
     let has_scale = numbers::is_number(&metadata.dtype);
+    let fill_is_missing = fill_is_missing(hierarchy, array, &attributes);
     Ok(Described {
         axes,
         crs,
-        nodata: numbers::nodata(metadata, &attributes),
+        nodata: numbers::nodata(metadata, &attributes, fill_is_missing),
         scale: attributes::number(&attributes, "scale_factor")
             .filter(|scale| *scale != 0.0 && has_scale),
         offset: attributes::number(&attributes, "add_offset").filter(|_| has_scale),

@@ -4,8 +4,7 @@
 //! attributes, not files.
 
 use super::describe::{
-    attribute_integer, attribute_items, attribute_number, has_xarray_names, is_number, parse_float,
-    with_stated_sign,
+    attribute_integer, attribute_items, attribute_number, is_number, parse_float, with_stated_sign,
 };
 use super::number::{NumberKind, NumberType};
 use half::f16;
@@ -49,10 +48,26 @@ struct MissingNumber {
     bits: Option<u64>,
 }
 
+impl MissingNumber {
+    /// Returns the number of a fill value, whose trailing zero bytes are not stored.
+    fn of_fill(mut fill: Vec<u8>, item: NumberType) -> Self {
+        fill.resize(item.size, 0);
+        let bits = item.load(&fill);
+        MissingNumber {
+            number: item.float(bits),
+            bits: Some(bits),
+        }
+    }
+}
+
 impl Packing {
     /// Returns how the items of an array with these attributes are packed. Returns `None` if they
     /// are no numbers, or are the values themselves and none is missing.
-    pub fn of(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<Self> {
+    pub fn of(
+        metadata: &ArrayMetadata,
+        attributes: &Map<String, Value>,
+        fill_is_missing: bool,
+    ) -> Option<Self> {
         let dtype = &metadata.dtype;
         if !is_number(dtype) || !metadata.has_numpy_dtype() {
             return None;
@@ -62,7 +77,11 @@ impl Packing {
         let kind = item.kind;
         let scale = attribute_number(attributes, "scale_factor");
         let offset = attribute_number(attributes, "add_offset");
-        let mut named = fill_values(metadata, attributes, stored, item)?;
+        let fill = metadata.fill.clone().filter(|_| fill_is_missing);
+        let mut named = match fill {
+            Some(fill) => vec![MissingNumber::of_fill(fill, item)],
+            None => fill_values(metadata, attributes, stored, item)?,
+        };
         named.extend(listed(attributes.get("missing_value"), item, false)?);
         // NaN is missing without a name, and no integer
         named.retain(|missing| kind == NumberKind::Float || !missing.number.is_nan());
@@ -234,8 +253,7 @@ impl Packing {
     }
 }
 
-/// Returns what xarray takes for `_FillValue`: the fill value of a v2 array whose dimensions are
-/// named as xarray does, or else the attribute, which has the type of the stored items before
+/// Returns what the attribute `_FillValue` names, which has the type of the stored items before
 /// `_Unsigned`. Returns `None` if there are too many.
 fn fill_values(
     metadata: &ArrayMetadata,
@@ -243,19 +261,6 @@ fn fill_values(
     stored: NumberType,
     item: NumberType,
 ) -> Option<Vec<MissingNumber>> {
-    if let Some(mut fill) = metadata
-        .fill
-        .clone()
-        .filter(|_| has_xarray_names(metadata, attributes))
-    {
-        // trailing zero bytes are not stored
-        fill.resize(item.size, 0);
-        let bits = item.load(&fill);
-        return Some(vec![MissingNumber {
-            number: item.float(bits),
-            bits: Some(bits),
-        }]);
-    }
     let mut list = listed(attributes.get("_FillValue"), stored, metadata.v3.is_some())?;
     for missing in &mut list {
         match missing.bits {

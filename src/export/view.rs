@@ -31,10 +31,13 @@ pub struct ArrayView {
 }
 
 impl ArrayView {
-    /// Returns the physical values of an array; `None` if its attributes say nothing that changes
-    /// its items.
-    pub fn unpacked(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<Self> {
-        let packing = Packing::of(metadata, attributes)?;
+    /// Returns the physical values of an array; `None` if nothing is said that changes its items.
+    pub fn unpacked(
+        metadata: &ArrayMetadata,
+        attributes: &Map<String, Value>,
+        fill_is_missing: bool,
+    ) -> Option<Self> {
+        let packing = Packing::of(metadata, attributes, fill_is_missing)?;
         let spelled = if packing.shown_size() == 4 {
             "<f4"
         } else {

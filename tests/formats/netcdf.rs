@@ -168,6 +168,36 @@ fn gdal_opens_what_rioxarray_writes() {
     run_python(&python, script, &[Path::new("read"), mount.path(), &store]);
 }
 
+/// The zeros of an HDF5 file are no missing values, whatever its fill value is; in a store of xarray
+/// the fill value stands for them.
+#[test]
+fn fill_values_are_missing_where_their_writer_says_so() {
+    let Some(python) = env_path("ZARRFS_TEST_SERVERS") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let script = "fill_values.py";
+    run_python(&python, script, &[Path::new("make"), folder.path()]);
+    for (store, meaning, expected) in [
+        ("counts.json", "auto", "zeros"),
+        ("counts.json", "yes", "missing"),
+        ("counts.zarr", "auto", "missing"),
+        ("counts.zarr", "no", "none"),
+    ] {
+        let args = [
+            "--containers",
+            "nc,h5",
+            "--read-only",
+            "--fill-value-is-missing",
+        ];
+        let mount = Mount::new(
+            &folder.path().join(store),
+            &[&args[..], &[meaning]].concat(),
+        );
+        run_python(&python, script, &[Path::new(expected), mount.path()]);
+    }
+}
+
 /// Each opening shows the current metadata.
 #[test]
 fn the_file_follows_the_metadata() {

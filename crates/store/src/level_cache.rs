@@ -233,6 +233,10 @@ impl Readable for LevelCache {
         self.below.get_range(key, range, value)
     }
 
+    fn refers_to_files(&self, key: &Key) -> bool {
+        self.below.refers_to_files(key)
+    }
+
     fn lists_all(&self) -> bool {
         self.below.lists_all()
     }

@@ -412,6 +412,12 @@ pub trait Readable: Send + Sync {
         self.below().is_none_or(|below| below.lists_all())
     }
 
+    /// Returns whether `key` stands for a part of files of another format, to which the store
+    /// refers.
+    fn refers_to_files(&self, key: &Key) -> bool {
+        self.below().is_some_and(|below| below.refers_to_files(key))
+    }
+
     /// Returns whether [`Readable::list`] returns every group and array, because the store can list
     /// or because a document names them.
     fn lists_nodes(&self) -> bool {

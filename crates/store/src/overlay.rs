@@ -358,6 +358,10 @@ impl Readable for OverlayStore {
         self.read(key, |store| store.file(key))
     }
 
+    fn refers_to_files(&self, key: &Key) -> bool {
+        self.lower.refers_to_files(key)
+    }
+
     fn lists_all(&self) -> bool {
         self.lower.lists_all()
     }

@@ -90,6 +90,10 @@ impl Readable for PrefixStore {
         )
     }
 
+    fn refers_to_files(&self, key: &Key) -> bool {
+        self.below.refers_to_files(&self.full(key))
+    }
+
     fn lists_all(&self) -> bool {
         self.below.lists_all()
     }

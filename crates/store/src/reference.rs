@@ -389,6 +389,10 @@ impl Readable for ReferenceStore {
         remote.max(self.opened.below.concurrency())
     }
 
+    fn refers_to_files(&self, _key: &Key) -> bool {
+        true
+    }
+
     fn forget(&self, _prefix: &Key) {
         self.targets.forget();
         self.opened.forget();

@@ -252,6 +252,11 @@ impl Readable for NestedStores {
         self.at(key, |store, key| store.get_end(key, len, value))
     }
 
+    fn refers_to_files(&self, key: &Key) -> bool {
+        self.at(key, |store, key| Ok(store.refers_to_files(key)))
+            .unwrap_or(false)
+    }
+
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         if is_archive_key(key) {
             Ok(self.below.stat(key)?.map(as_directory))

@@ -3,6 +3,8 @@
 use super::super::described::MetadataNumber;
 use super::super::number::{NumberType, read_number};
 use super::{DIMENSIONS, attributes};
+use crate::array::Array;
+use crate::array::hierarchy::{FillMeaning, Hierarchy};
 use std::borrow::Cow;
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_format::dtype::{DType, DTypeKind};
@@ -60,15 +62,18 @@ pub fn with_other_sign(metadata: &ArrayMetadata) -> Option<ArrayMetadata> {
     })
 }
 
-/// Returns the missing value: [`attribute_nodata`], or else the fill value of a v1 or v2 array with
-/// xarray's names of dimensions, as in xarray and GDAL. Every v3 array has a fill value, so that
-/// xarray treats it as ordinary data.
-pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<MetadataNumber> {
+/// Returns the missing value: [`attribute_nodata`], or else the fill value, if it
+/// [stands](fill_is_missing) for missing values.
+pub fn nodata(
+    metadata: &ArrayMetadata,
+    attributes: &Map<String, Value>,
+    fill_is_missing: bool,
+) -> Option<MetadataNumber> {
     let dtype = &metadata.dtype;
     if let Some(named) = attribute_nodata(metadata, attributes) {
         return Some(named);
     }
-    if !is_number(dtype) || !has_xarray_names(metadata, attributes) {
+    if !is_number(dtype) || !fill_is_missing {
         return None;
     }
     let mut fill = metadata.fill.clone()?;
@@ -77,9 +82,24 @@ pub fn nodata(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Opti
     item(dtype, &fill)
 }
 
-/// Returns whether xarray takes the fill value of the array for missing data.
-pub fn has_xarray_names(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> bool {
-    metadata.v3.is_none() && attributes.contains_key(DIMENSIONS)
+/// Returns whether the fill value of an array stands for missing values. Every v3 array has one, so
+/// that xarray treats it as ordinary data.
+pub fn fill_is_missing(
+    hierarchy: &Hierarchy,
+    array: &Array,
+    attributes: &Map<String, Value>,
+) -> bool {
+    match hierarchy.fill_meaning() {
+        FillMeaning::Missing => true,
+        FillMeaning::Value => false,
+        FillMeaning::Auto => {
+            let metadata = array.metadata();
+            let is_zero = metadata.fill.iter().flatten().all(|byte| *byte == 0);
+            metadata.v3.is_none()
+                && attributes.contains_key(DIMENSIONS)
+                && !(is_zero && hierarchy.store().refers_to_files(array.key()))
+        }
+    }
 }
 
 /// Returns CF's `_FillValue` or `missing_value` if it is a number that an item can hold.

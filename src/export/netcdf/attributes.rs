@@ -110,9 +110,7 @@ pub fn of_variable(member: &GroupArray, kind: Type, version: ClassicVersion) -> 
             },
         }
     }
-    // every v3 array has a fill value, so that xarray treats it as ordinary data
-    if stored.contains_key(DIMENSIONS)
-        && metadata.v3.is_none()
+    if member.fill_is_missing
         && !out.names.has("_FillValue")
         && let Some(fill) = missing_value(&metadata, unit.is_some())
     {

@@ -8,6 +8,7 @@ use super::{MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, 
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
+use crate::export::describe::fill_is_missing;
 use crate::export::{GrowingArrays, ItemForm, axis_names, flat};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct GroupArray {
     pub array: Arc<Array>,
     /// Its attributes as stored.
     pub attributes: Object,
+    /// Whether the fill value stands for missing values.
+    pub fill_is_missing: bool,
     /// The names of its dimensions, where metadata has them.
     names: Vec<Option<String>>,
     /// The type of its values in the file.
@@ -51,6 +54,7 @@ impl GroupArray {
         let names = axis_names(hierarchy, &array, &attributes, sources);
         let letters = (kind == Type::Char).then_some(array.metadata().dtype.size() as u64);
         Ok(GroupArray {
+            fill_is_missing: fill_is_missing(hierarchy, &array, &attributes),
             array,
             attributes,
             names,

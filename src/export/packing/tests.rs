@@ -8,10 +8,9 @@ fn packing(dtype: &str, attributes: &str, fill: Option<&[u8]>) -> Option<Packing
         fill: fill.map(<[u8]>::to_vec),
         ..testing::metadata(&format!("{dtype:?}"), &[4])
     };
-    Packing::of(
-        &metadata,
-        &json::parse_object(attributes.as_bytes()).unwrap(),
-    )
+    let attributes = json::parse_object(attributes.as_bytes()).unwrap();
+    let fill_is_missing = attributes.contains_key("_ARRAY_DIMENSIONS");
+    Packing::of(&metadata, &attributes, fill_is_missing)
 }
 
 /// Returns the values of items, as doubles.

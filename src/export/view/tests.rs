@@ -1,6 +1,10 @@
 use super::super::{ImageChannel, PartContent, testing};
 use super::*;
 
+fn unpacked(metadata: &ArrayMetadata, attributes: &Map<String, Value>) -> Option<ArrayView> {
+    ArrayView::unpacked(metadata, attributes, false)
+}
+
 fn attributes(text: &str) -> Object {
     zarrfs_base::json::parse_object(text.as_bytes()).unwrap()
 }
@@ -8,8 +12,8 @@ fn attributes(text: &str) -> Object {
 #[test]
 fn a_view_of_physical_values_is_an_array_of_floats() {
     let packed = testing::metadata("\">i2\"", &[4, 6]);
-    assert_eq!(ArrayView::unpacked(&packed, &attributes("{}")), None);
-    let view = ArrayView::unpacked(&packed, &attributes(r#"{"scale_factor":0.5}"#)).unwrap();
+    assert_eq!(unpacked(&packed, &attributes("{}")), None);
+    let view = unpacked(&packed, &attributes(r#"{"scale_factor":0.5}"#)).unwrap();
     assert_eq!(
         (view.range.clone(), view.metadata.flat_size(), view.end()),
         (0..48, 192, None)
@@ -47,7 +51,7 @@ fn a_view_of_physical_values_is_an_array_of_floats() {
         String::from_utf8_lossy(header).contains("'<f8', 'fortran_order': False, 'shape': (4, 6)")
     );
     assert!(file.parts()[1].len == 192 && file.parts()[1].is_of(&packed));
-    let missing = ArrayView::unpacked(&packed, &attributes(r#"{"_FillValue":1}"#))
+    let missing = unpacked(&packed, &attributes(r#"{"_FillValue":1}"#))
         .unwrap()
         .describe(&array);
     assert!(
@@ -62,12 +66,12 @@ fn a_view_of_physical_values_is_an_array_of_floats() {
 fn views_stay_below_the_largest_file_size() {
     let packing = attributes(r#"{"scale_factor":0.5}"#);
     assert_eq!(
-        ArrayView::unpacked(&testing::metadata("\"|u1\"", &[1 << 61]), &packing),
+        unpacked(&testing::metadata("\"|u1\"", &[1 << 61]), &packing),
         None
     );
-    assert!(ArrayView::unpacked(&testing::metadata("\"|u1\"", &[1 << 59]), &packing).is_some());
+    assert!(unpacked(&testing::metadata("\"|u1\"", &[1 << 59]), &packing).is_some());
     assert!(
-        ArrayView::unpacked(
+        unpacked(
             &testing::metadata("\"|u1\"", &[1 << 62, 0, 1 << 62]),
             &packing
         )
@@ -137,7 +141,7 @@ fn slices_are_ranges_of_the_flat_bytes() {
 fn views_know_the_array_that_they_are_of() {
     let array = |dtype: &str, shape: &[u64]| testing::metadata(&format!("{dtype:?}"), shape);
     let opened = array("<i2", &[3, 4, 5]);
-    let values = ArrayView::unpacked(&opened, &attributes(r#"{"scale_factor":0.5}"#)).unwrap();
+    let values = unpacked(&opened, &attributes(r#"{"scale_factor":0.5}"#)).unwrap();
     let slice = ArrayView::slice(&opened, &[1]).unwrap();
     for (now, of_values, of_slice) in [
         (array("<i2", &[3, 4, 5]), true, true),
@@ -162,7 +166,7 @@ fn hostile_metadata_makes_no_large_view() {
     );
     for array in testing::hostile() {
         let stored = &array.metadata;
-        let values = ArrayView::unpacked(stored, &packing).into_iter();
+        let values = unpacked(stored, &packing).into_iter();
         let slices = (0..stored.shape.len()).filter_map(|n| ArrayView::slice(stored, &vec![0; n]));
         for view in values.chain(slices) {
             let described = view.describe(&array);

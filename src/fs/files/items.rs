@@ -82,7 +82,9 @@ mod tests {
             "order":"C","filters":null}"#;
         let metadata = ArrayMetadata::parse(document).unwrap();
         let attributes = json::parse_object(br#"{"scale_factor":0.5}"#).unwrap();
-        let form = ArrayView::unpacked(&metadata, &attributes).unwrap().form;
+        let form = ArrayView::unpacked(&metadata, &attributes, false)
+            .unwrap()
+            .form;
         let write =
             |at, data: &[u8]| packed(&form, at, data, WriteMode::internal()).map_err(|e| e.errno());
         let values = 1.5f64.to_le_bytes().repeat(9000);

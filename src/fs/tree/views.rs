@@ -95,7 +95,11 @@ fn find(hierarchy: &Hierarchy, key: &Key, view: &View) -> Result<Option<(Arc<Arr
     }
     let metadata = array.metadata();
     let shown = match view {
-        View::Unpacked => ArrayView::unpacked(metadata, &*hierarchy.attributes(key)?),
+        View::Unpacked => {
+            let attributes = hierarchy.attributes(key)?;
+            let fill_is_missing = export::fill_is_missing(hierarchy, &array, &attributes);
+            ArrayView::unpacked(metadata, &attributes, fill_is_missing)
+        }
         View::Slices(indices)
             if metadata.shape.len() > PLANE && indices.len() + PLANE <= metadata.shape.len() =>
         {
