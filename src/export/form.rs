@@ -25,10 +25,12 @@ pub enum ItemForm {
         /// The byte order of the stored characters.
         is_big_endian: bool,
     },
-    /// Floats of two bytes as floats of four, in the same byte order.
+    /// Floats of two bytes as floats of four.
     Single {
-        /// The byte order.
-        is_big_endian: bool,
+        /// The byte order of the stored floats.
+        stored_is_big_endian: bool,
+        /// The byte order in the file.
+        shown_is_big_endian: bool,
     },
     /// As physical values.
     Unpacked(Arc<Packing>),
@@ -147,8 +149,12 @@ impl ItemForm {
                     .chunks_exact_mut(size.max(1))
                     .for_each(|item| show_text(item, is_big_endian));
             }
-            ItemForm::Single { is_big_endian } => {
-                let (halves, singles) = float_types(is_big_endian);
+            ItemForm::Single {
+                stored_is_big_endian,
+                shown_is_big_endian,
+            } => {
+                let halves = float_type(2, stored_is_big_endian);
+                let singles = float_type(4, shown_is_big_endian);
                 let mut out = Vec::with_capacity(2 * bytes.len());
                 for item in bytes.as_chunks::<2>().0 {
                     let float = halves.float(halves.load(item)) as f32;
@@ -196,8 +202,12 @@ impl ItemForm {
             } => bytes
                 .chunks_exact_mut(size.max(1))
                 .try_for_each(|item| store_text(item, is_big_endian)),
-            ItemForm::Single { is_big_endian } => {
-                let (halves, singles) = float_types(is_big_endian);
+            ItemForm::Single {
+                stored_is_big_endian,
+                shown_is_big_endian,
+            } => {
+                let halves = float_type(2, stored_is_big_endian);
+                let singles = float_type(4, shown_is_big_endian);
                 let mut out = Vec::with_capacity(bytes.len() / 2);
                 for item in bytes.as_chunks::<4>().0 {
                     let float = f32::from_bits(singles.load(item) as u32);
@@ -220,14 +230,12 @@ impl ItemForm {
     }
 }
 
-/// Returns the types of floats of two and of four bytes.
-fn float_types(is_big_endian: bool) -> (NumberType, NumberType) {
-    let of_size = |size| NumberType {
+fn float_type(size: usize, is_big_endian: bool) -> NumberType {
+    NumberType {
         kind: NumberKind::Float,
         size,
         is_big_endian,
-    };
-    (of_size(2), of_size(4))
+    }
 }
 
 fn not_integer(stored: NumberType, number: f64) -> Error {

@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
-use zarrfs_format::dtype::DTypeKind;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::Key;
 
@@ -312,16 +311,10 @@ impl Hdf5File {
         let Some(total) = self.size.checked_add(size).filter(|size| *size <= MAX_FILE) else {
             return Ok(Err("makes the file larger than 2^63 bytes".into()));
         };
-        let classic = match &kind {
-            // they are shown as floats of four bytes
-            _ if (metadata.dtype.kind(), metadata.dtype.size()) == (&DTypeKind::Float, 2) => {
-                Type::Float
-            }
-            _ => native_type(array).unwrap_or(Type::Byte),
-        };
+        let classic = native_type(array).unwrap_or(Type::Byte);
         let member = GroupArray::new(hierarchy, array.clone(), classic, &mut self.sources)?;
         let mut of_array = attributes::of_variable(&member, classic, ClassicVersion::Data64);
-        of_array.retain_mut(|attribute| fit_to_values(attribute, &kind, metadata.dtype.size()));
+        of_array.retain(|attribute| fits_values(attribute, &kind));
         self.size = total;
         let is_scale = member.is_coordinate();
         let names: Vec<Option<String>> = member
@@ -631,9 +624,9 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name != "." && !name.contains(['/', '\0']) && name.len() <= MAX_NAME
 }
 
-/// Fits an attribute that was made for netCDF to the type of the values. Returns whether it stays:
-/// a missing value has the type of the values or misleads netCDF-C, which refuses it.
-fn fit_to_values(attribute: &mut NetcdfAttribute, kind: &ValueType, stored: usize) -> bool {
+/// Returns whether an attribute that was made for netCDF stays: a missing value has the type of the
+/// values or misleads netCDF-C, which refuses it.
+fn fits_values(attribute: &NetcdfAttribute, kind: &ValueType) -> bool {
     const TYPED: [&str; 5] = [
         "_FillValue",
         "missing_value",
@@ -647,12 +640,6 @@ fn fit_to_values(attribute: &mut NetcdfAttribute, kind: &ValueType, stored: usiz
     let ValueType::Number(number) = kind else {
         return false;
     };
-    if stored == 2 && number.size == 4 && attribute.kind == Type::Float {
-        let halves = attribute.values.as_chunks::<2>().0.iter();
-        let singles =
-            halves.flat_map(|half| half::f16::from_be_bytes(*half).to_f32().to_be_bytes());
-        attribute.values = singles.collect();
-    }
     attribute.name != "_FillValue" || attribute.values.len() == number.size
 }
 

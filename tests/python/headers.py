@@ -185,7 +185,7 @@ def dataset_of(arrays):
 
 def is_variable(array):
     """Whether netCDF has a type for an array. A dimension of length 0 would be the unlimited one."""
-    return array.dtype.kind in "iuf" and array.dtype.str[1:] != "f2" and 0 not in array.shape
+    return array.dtype.kind in "iuf" and 0 not in array.shape
 
 
 @check
@@ -197,7 +197,8 @@ def netcdf(arrays):
             variable = dataset[array.name]
             # 64-bit integer times are shown as floats, which more programs read
             is_time = array.dtype.str[1:] == "i8" and " since " in (array.units or "")
-            dtype = np.dtype("f8") if is_time else array.dtype.newbyteorder("=")
+            is_half = array.dtype.str[1:] == "f2"
+            dtype = np.dtype("f8" if is_time else "f4" if is_half else array.dtype.newbyteorder("="))
             found = np.asarray(variable[...])
             has_sign = hasattr(variable, "_Unsigned")
             if has_sign:

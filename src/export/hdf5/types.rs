@@ -29,7 +29,10 @@ pub fn of_array(metadata: &ArrayMetadata) -> Result<(ValueType, ItemForm), Strin
             };
             Ok((
                 ValueType::Number(single),
-                ItemForm::Single { is_big_endian },
+                ItemForm::Single {
+                    stored_is_big_endian: is_big_endian,
+                    shown_is_big_endian: is_big_endian,
+                },
             ))
         }
         (DTypeKind::Text, size @ 1..) => Ok((

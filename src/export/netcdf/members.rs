@@ -35,7 +35,7 @@ pub struct GroupArray {
     pub kind: Type,
     /// Whether its first dimension is the record dimension.
     pub is_record: bool,
-    /// The number of bytes of each text, which has a dimension of its own.
+    /// The number of bytes of each text, if the file has a dimension for them that the array lacks.
     pub letters: Option<u64>,
     /// The values of an array without flat bytes.
     pub values: Option<Arc<[u8]>>,
@@ -184,6 +184,7 @@ impl GroupArrays {
         };
         members.add_group(hierarchy, key)?;
         members.add_inherited(hierarchy, key)?;
+        members.find_letters();
         members.find_records();
         members.leave_out(|member| member.is_empty().then(|| "a dimension has length 0".into()));
         members.read_strings(cache);
@@ -294,6 +295,26 @@ impl GroupArrays {
             }
         }
         Ok(())
+    }
+
+    /// Finds the arrays of single bytes whose last dimension is the letters of a text already, as
+    /// in `char station(station, strlen)`: no array of another type has that dimension.
+    fn find_letters(&mut self) {
+        let others = self.list.iter().filter(|member| member.kind != Type::Char);
+        let shared: HashSet<String> = others
+            .flat_map(GroupArray::dimensions)
+            .filter_map(|(name, _)| name.map(str::to_string))
+            .collect();
+        for member in self.list.iter_mut().filter(|m| m.letters == Some(1)) {
+            let last = member
+                .dimensions()
+                .skip(1)
+                .last()
+                .and_then(|(name, _)| name);
+            if last.is_some_and(|name| !shared.contains(name)) {
+                member.letters = None;
+            }
+        }
     }
 
     /// Finds the arrays whose first dimension is the record dimension. If they differ in its

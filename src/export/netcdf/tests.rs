@@ -164,6 +164,7 @@ fn types_decide_the_version() {
         ("|b1", Type::Byte),
         ("<i2", Type::Short),
         (">i4", Type::Int),
+        ("<f2", Type::Float),
         ("<f4", Type::Float),
         (">f8", Type::Double),
         ("|S1", Type::Char),
@@ -181,9 +182,7 @@ fn types_decide_the_version() {
     ] {
         assert_eq!(one(dtype), (true, Some(kind)), "{dtype}");
     }
-    for dtype in [
-        "<f2", "<f16", "<c8", "|V4", "<m8[s]", "<M8[25s]", "<M8[M]", "|S0",
-    ] {
+    for dtype in ["<f16", "<c8", "|V4", "<m8[s]", "<M8[25s]", "<M8[M]", "|S0"] {
         assert_eq!(one(dtype), (false, None), "{dtype}");
     }
     // unsigned bytes have a type of their own in CDF-5

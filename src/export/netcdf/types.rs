@@ -27,6 +27,7 @@ pub fn native_type(array: &Array) -> Result<Type, String> {
     }
     match (metadata.dtype.kind(), metadata.dtype.size()) {
         (DTypeKind::Bool, _) => Ok(Type::Byte),
+        (DTypeKind::Float, 2) => Ok(Type::Float),
         (DTypeKind::Bytes | DTypeKind::Text, 1..) => Ok(Type::Char),
         (DTypeKind::Object, _) if super::strings::are_strings(metadata) => Ok(Type::Char),
         (DTypeKind::DateTime, _) if time_unit(metadata).is_some() => Ok(Type::Int64),
@@ -56,6 +57,10 @@ pub fn form(metadata: &ArrayMetadata, kind: Type) -> ItemForm {
     let integer = StoredInteger::of(metadata).filter(|_| *dtype.kind() != DTypeKind::Float);
     match (dtype.kind(), dtype.size(), integer) {
         (_, _, Some(stored)) if kind == Type::Double => ItemForm::Double(stored),
+        (DTypeKind::Float, 2, _) => ItemForm::Single {
+            stored_is_big_endian: dtype.is_big_endian(),
+            shown_is_big_endian: true,
+        },
         (DTypeKind::Text, size, _) => ItemForm::Utf8 {
             size,
             is_big_endian: dtype.is_big_endian(),
@@ -71,6 +76,7 @@ pub fn form(metadata: &ArrayMetadata, kind: Type) -> ItemForm {
 pub fn metadata_in_file(metadata: &ArrayMetadata, form: ItemForm) -> Cow<'_, ArrayMetadata> {
     let name = match form {
         ItemForm::Double(_) => ">f8",
+        ItemForm::Single { .. } => ">f4",
         ItemForm::Utf8 { .. } => "|S1",
         _ if metadata.has_objects() => "|S1",
         _ => return Cow::Borrowed(metadata),
@@ -81,7 +87,7 @@ pub fn metadata_in_file(metadata: &ArrayMetadata, form: ItemForm) -> Cow<'_, Arr
     let fill = metadata
         .fill
         .clone()
-        .filter(|_| matches!(form, ItemForm::Double(_)))
+        .filter(|_| matches!(form, ItemForm::Double(_) | ItemForm::Single { .. }))
         .and_then(|mut item| {
             item.resize(metadata.dtype.size(), 0);
             form.show(&mut item).is_ok().then_some(item)
