@@ -382,6 +382,31 @@ mod tests {
     }
 
     #[test]
+    fn paths_of_one_number_get_two_while_both_are_known() {
+        let mut paths = HashMap::new();
+        let (first, second) = (0..1 << 18)
+            .find_map(|n| {
+                let node = value(&format!("a/{n}"));
+                assert!(node.inode() <= u32::MAX.into());
+                let other = paths.insert(node.inode(), node.clone())?;
+                Some((other, node))
+            })
+            .expect("of 262,144 paths, two have one number of 32 bits");
+        let live = LiveNodes::default();
+        let number = live.remember(first.clone());
+        let other = live.remember(second.clone());
+        assert_ne!(number, other);
+        assert_eq!(live.get(number).as_deref(), Some(&first));
+        assert_eq!(live.get(other).as_deref(), Some(&second));
+        assert_eq!(
+            [&first, &second].map(|node| live.number(node)),
+            [number, other]
+        );
+        live.forget(number, 1);
+        assert_eq!(live.get(other).as_deref(), Some(&second));
+    }
+
+    #[test]
     fn a_removed_file_loses_its_node() {
         let live = LiveNodes::default();
         let first = live.remember(value("a"));

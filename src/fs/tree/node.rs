@@ -185,7 +185,9 @@ impl Node {
     }
 }
 
-/// Returns the inode number of a path.
+/// Returns the inode number of a path. It has 32 bits, since `stat` and `readdir` of programs of 32
+/// bits fail with EOVERFLOW for larger ones. `LiveNodes` gives another
+/// number to the second of two paths that are in use and have the same one.
 pub(super) fn inode(directory: bool, path: &str) -> u64 {
     if path.is_empty() {
         return ROOT_INODE;
@@ -193,5 +195,5 @@ pub(super) fn inode(directory: bool, path: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (directory, path).hash(&mut hasher);
     // to FUSE, 0 means none and 1 is the root
-    hasher.finish().max(ROOT_INODE + 1)
+    u64::from(hasher.finish() as u32).max(ROOT_INODE + 1)
 }
