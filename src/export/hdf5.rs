@@ -278,6 +278,9 @@ impl Hdf5File {
         if product > MAX_FILE {
             return Ok(Err("its dimensions are too long".into()));
         }
+        let classic = native_type(array).unwrap_or(Type::Byte);
+        let mut member = GroupArray::new(hierarchy, array.clone(), classic, &mut self.sources)?;
+        member.state_sign();
         let mut fill = Vec::new();
         let (kind, source, size) = if metadata.has_objects() {
             if !strings::are_strings(metadata) {
@@ -295,7 +298,7 @@ impl Hdf5File {
                 Err(why) => return Ok(Err(why)),
             }
         } else {
-            match types::of_array(metadata) {
+            match types::of_array(member.with_sign.as_ref().unwrap_or(metadata)) {
                 Ok((kind, form)) => {
                     let Some(size) = form.shown_size(array.size()) else {
                         return Ok(Err("has more than 2^64 bytes".into()));
@@ -311,9 +314,7 @@ impl Hdf5File {
         let Some(total) = self.size.checked_add(size).filter(|size| *size <= MAX_FILE) else {
             return Ok(Err("makes the file larger than 2^63 bytes".into()));
         };
-        let classic = native_type(array).unwrap_or(Type::Byte);
-        let member = GroupArray::new(hierarchy, array.clone(), classic, &mut self.sources)?;
-        let mut of_array = attributes::of_variable(&member, classic, ClassicVersion::Data64);
+        let mut of_array = attributes::of_variable(&member, member.kind, ClassicVersion::Data64);
         of_array.retain(|attribute| fits_values(attribute, &kind));
         self.size = total;
         let is_scale = member.is_coordinate();

@@ -81,6 +81,7 @@ pub fn of_group(
 pub fn of_variable(member: &GroupArray, kind: Type, version: ClassicVersion) -> Vec<Attribute> {
     let stored = &member.attributes;
     let dtype = &member.metadata().dtype;
+    let with_sign = member.with_sign.as_ref();
     let unit = time_unit(member.metadata());
     let metadata = metadata_in_file(member.metadata(), member.form());
     let mut out = AttributeList::new(version);
@@ -97,17 +98,21 @@ pub fn of_variable(member: &GroupArray, kind: Type, version: ClassicVersion) -> 
             // the dtype decides these
             "units" | "calendar" if unit.is_some() => {}
             "_Encoding" if out.names.has(name) => {}
-            // in a wider type they are not negative
-            "_Unsigned"
-                if matches!(kind, Type::Short | Type::Int) && *dtype.kind() == DTypeKind::UInt => {}
-            name => match (name, typed(name, &metadata, value), json::float(value)) {
-                (_, Some(values), _) => out.push(name, kind, values),
-                ("_FillValue", None, _) => {}
-                ("scale_factor" | "add_offset", None, Some(x)) => {
-                    out.push(name, Type::Double, x.to_be_bytes().to_vec());
+            // the type states it
+            "_Unsigned" if with_sign.is_some() => {}
+            name => {
+                // an attribute of the other sign is meant modulo 2^n
+                let values =
+                    typed(name, &metadata, value).or_else(|| typed(name, with_sign?, value));
+                match (name, values, json::float(value)) {
+                    (_, Some(values), _) => out.push(name, kind, values),
+                    ("_FillValue", None, _) => {}
+                    ("scale_factor" | "add_offset", None, Some(x)) => {
+                        out.push(name, Type::Double, x.to_be_bytes().to_vec());
+                    }
+                    _ => out.push_json(name, value),
                 }
-                _ => out.push_json(name, value),
-            },
+            }
         }
     }
     if member.fill_is_missing

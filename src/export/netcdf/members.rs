@@ -3,13 +3,14 @@
 //! headers nor offsets.
 
 use super::classic::{ClassicVersion, Type};
-use super::types::native_type;
+use super::types::{native_type, type_of};
 use super::{MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, names, strings};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
-use crate::export::describe::fill_is_missing;
+use crate::export::describe::{fill_is_missing, with_stated_sign};
 use crate::export::{GrowingArrays, ItemForm, axis_names, flat};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
@@ -29,6 +30,8 @@ pub struct GroupArray {
     pub attributes: Object,
     /// Whether the fill value stands for missing values.
     pub fill_is_missing: bool,
+    /// The metadata with another sign of integers, if the type of the file states it.
+    pub with_sign: Option<ArrayMetadata>,
     /// The names of its dimensions, where metadata has them.
     names: Vec<Option<String>>,
     /// The type of its values in the file.
@@ -55,6 +58,7 @@ impl GroupArray {
         let letters = (kind == Type::Char).then_some(array.metadata().dtype.size() as u64);
         Ok(GroupArray {
             fill_is_missing: fill_is_missing(hierarchy, &array, &attributes),
+            with_sign: None,
             array,
             attributes,
             names,
@@ -63,6 +67,15 @@ impl GroupArray {
             letters,
             values: None,
         })
+    }
+
+    /// Gives integers the sign that an attribute states, and the values the type of the file for it.
+    pub fn state_sign(&mut self) {
+        let shown = with_stated_sign(self.array.metadata(), &self.attributes);
+        if let (Cow::Owned(shown), Ok(kind)) = (&shown, type_of(&shown)) {
+            self.kind = kind;
+            self.with_sign = Some(shown.clone());
+        }
     }
 
     /// Returns the array's name.
@@ -189,6 +202,9 @@ impl GroupArrays {
         members.leave_out(|member| member.is_empty().then(|| "a dimension has length 0".into()));
         members.read_strings(cache);
         members.convert_to_doubles(cache);
+        if members.version() == ClassicVersion::Data64 {
+            members.list.iter_mut().for_each(GroupArray::state_sign);
+        }
         // records follow the other variables, and in CDF-2 only the last variable of either may
         // exceed the limit
         members

@@ -14,7 +14,11 @@ use zarrfs_format::metadata::ArrayMetadata;
 /// Returns the type of an array's values in CDF-5, or the reason why there is none.
 pub fn native_type(array: &Array) -> Result<Type, String> {
     array.readable().map_err(|e| e.message().to_string())?;
-    let metadata = array.metadata();
+    type_of(array.metadata())
+}
+
+/// Returns the type of an array's values in CDF-5 by its metadata, or the reason why there is none.
+pub fn type_of(metadata: &ArrayMetadata) -> Result<Type, String> {
     let number = NumberType::of(&metadata.dtype).filter(|_| !metadata.dtype.has_time());
     let of_number = number.and_then(|number| {
         Type::ALL.into_iter().find(|kind| {
