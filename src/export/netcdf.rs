@@ -67,7 +67,8 @@ pub struct NetcdfOptions {
 ///
 /// Missing coordinates and grid mappings are inherited from ancestor groups, as in netCDF-4 and in
 /// xarray's trees. Arrays that the format cannot hold are left out, and an attribute lists them:
-/// complex numbers, structs, objects other than strings, extended floats, dimensions of length 0, and arrays that cannot be read.
+/// complex numbers, structs, objects other than strings, extended floats, dimensions of length 0,
+/// and arrays that cannot be read.
 ///
 /// # Errors
 ///

@@ -69,7 +69,8 @@ impl GroupArray {
         })
     }
 
-    /// Gives integers the sign that an attribute states, and the values the type of the file for it.
+    /// Gives integers the sign that an attribute states, and the values the type of the file for
+    /// it.
     pub fn state_sign(&mut self) {
         let shown = with_stated_sign(self.array.metadata(), &self.attributes);
         if let (Cow::Owned(shown), Ok(kind)) = (&shown, type_of(&shown)) {
