@@ -30,9 +30,9 @@ pub struct HeadersArgs {
     views: Views,
     #[command(flatten)]
     files: FormatArgs,
-    /// Show Zarr v3 as stored or as v2 [default: stored]
+    /// Show Zarr v3 as stored or as v2
     ///
-    /// With v2, a store of v3 shows .zgroup, .zarray, .zattrs and .zmetadata in place of zarr.json,
+    /// The default is stored. With v2, a store of v3 shows .zgroup, .zarray, .zattrs and .zmetadata in place of zarr.json,
     /// for programs that know no other format. Writes to them are stored in zarr.json.
     #[arg(long, value_parser = words(&[("stored", ShownFormat::Stored), ("v2", ShownFormat::V2)]),
         value_name = "FORMAT", default_value = "stored", hide_possible_values = true,
@@ -44,17 +44,18 @@ pub struct HeadersArgs {
 #[derive(Args)]
 #[command(next_help_heading = PROGRAMS)]
 pub struct FormatArgs {
-    /// Make this dimension unlimited in dataset.nc
+    /// Give dataset.nc this unlimited dimension
     ///
     /// It must be the first dimension of an array. With --resize, programs can append records.
     /// A mount then shows dataset.nc also without --containers nc.
     #[arg(long = "netcdf-record", value_name = "NAME")]
     record: Option<String>,
-    /// Take fill values for missing values [default: auto]
+    /// Take fill values for missing values
     ///
-    /// auto does so as xarray does, for arrays of Zarr v2 with its names of dimensions, but not for
-    /// zeros of files to which a store refers, which are the default of HDF5; yes does so for all
-    /// arrays, no for none. An attribute that names a missing value always counts.
+    /// auto, the default, does so as xarray does, for arrays of Zarr v2 with its names of
+    /// dimensions, but not for zeros of files to which a store refers, which are the default of
+    /// HDF5; yes does so for all arrays, no for none. An attribute that names a missing value
+    /// always counts.
     #[arg(long = "fill-value-is-missing", value_name = "WHEN", value_parser = words(&FILL_MEANINGS),
         default_value = "auto", hide_possible_values = true, hide_default_value = true)]
     fill_meaning: FillMeaning,

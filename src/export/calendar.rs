@@ -196,15 +196,24 @@ pub struct TimeScale {
 
 impl TimeScale {
     /// Parses `UNIT since DATE` in CF's calendar `calendar`; `None` if the calendar does not have
-    /// the date, if the date is in a time zone other than UTC, and for months and years, whose
-    /// lengths differ.
+    /// the date, and for months and years whose lengths differ.
     pub fn parse(units: &str, calendar: &str) -> Option<Self> {
         let (unit, since) = units.split_once(" since ")?;
-        Self::since(since, Cycle::of(calendar)?, units::time(unit)?.size * 1e6)
+        let cycle = Cycle::of(calendar)?;
+        let days = match (unit.trim().to_ascii_lowercase().as_str(), cycle) {
+            ("month" | "months", Cycle::Days360) => Some(30.0),
+            ("common_year" | "common_years", Cycle::NoLeap) => Some(365.0),
+            _ => None,
+        };
+        let unit = match days {
+            Some(days) => days * DAY as f64,
+            None => units::time(unit)?.size * 1e6,
+        };
+        Self::since(since, cycle, unit)
     }
 
     /// Returns the times since a date in units of so many microseconds; `None` if the calendar does
-    /// not have the date, or if it is in a time zone other than UTC.
+    /// not have the date.
     pub fn since(date: &str, cycle: Cycle, unit: f64) -> Option<Self> {
         let ([year, month, day], time) = parse_date(date)?;
         let day = cycle.day(year.into(), month.into(), day.into())?;
@@ -281,12 +290,14 @@ fn parse_date(text: &str) -> Option<([u32; 3], &str)> {
     ))
 }
 
-/// Parses `00:00:00Z`, `6:30 UTC` or nothing; returns minutes since midnight.
+/// Parses `00:00:00Z`, `6:30 UTC`, `12:00 +02:00` or nothing; returns minutes since midnight in
+/// UTC.
 fn parse_time(text: &str) -> Option<f64> {
-    let zones = ["UTC", "GMT", "Z", "+00:00", "+0:00"];
-    let time = zones
+    let (time, zone) = text.split_at(text.find(['+', '-']).unwrap_or(text.len()));
+    let zone = parse_zone(zone.trim())?;
+    let time = ["UTC", "GMT", "Z"]
         .iter()
-        .fold(text.trim(), |time, zone| time.trim_end_matches(zone))
+        .fold(time.trim(), |time, zone| time.trim_end_matches(zone))
         .trim();
     let mut parts = time
         .split(':')
@@ -296,7 +307,27 @@ fn parse_time(text: &str) -> Option<f64> {
     let second: f64 = parts.next().unwrap_or("0").parse().ok()?;
     let is_valid =
         parts.next().is_none() && hour < 24 && minute < 60 && (0.0..60.0).contains(&second);
-    is_valid.then(|| f64::from(hour * 60 + minute) + second / 60.0)
+    is_valid.then(|| f64::from(hour * 60 + minute) + second / 60.0 - zone)
+}
+
+/// Parses `+02:00`, `-0330`, `+02` or nothing; returns minutes. Programs disagree about hours of
+/// one digit, unless they are zero.
+fn parse_zone(text: &str) -> Option<f64> {
+    let sign = match text.chars().next() {
+        None => return Some(0.0),
+        Some('-') => -1.0,
+        Some(_) => 1.0,
+    };
+    let digits: String = text.chars().skip(1).filter(|c| *c != ':').collect();
+    let (hours, minutes) = match digits.as_str() {
+        "0" | "000" => ("0", "0"),
+        digits if digits.len() == 2 => (digits, "0"),
+        digits if digits.len() == 4 && digits.is_ascii() => digits.split_at(2),
+        _ => return None,
+    };
+    let [hours, minutes] = [hours, minutes].map(|part| part.parse::<u32>().ok());
+    let total = f64::from(hours? * 60 + minutes.filter(|minutes| *minutes < 60)?);
+    (total < 1440.0).then_some(sign * total)
 }
 
 /// Splits the unit of a time type of NumPy, such as `<M8[25s]`, into a count and the word for a
@@ -418,6 +449,42 @@ mod tests {
                 1001.0,
                 "1970-01-01T00:00:00.001001",
             ),
+            (
+                "days since 2000-01-01 00:00 +02:00",
+                "standard",
+                1.5,
+                "2000-01-02T10:00:00",
+            ),
+            (
+                "days since 2000-01-01 06:00 -0330",
+                "standard",
+                0.0,
+                "2000-01-01T09:30:00",
+            ),
+            (
+                "days since 2000-01-01T00:00+02",
+                "standard",
+                0.0,
+                "1999-12-31T22:00:00",
+            ),
+            (
+                "days since 2000-01-01 -10:00",
+                "standard",
+                0.0,
+                "2000-01-01T10:00:00",
+            ),
+            (
+                "months since 2000-01-15",
+                "360_day",
+                1.5,
+                "2000-02-30T00:00:00",
+            ),
+            (
+                "common_years since 2000-01-01",
+                "noleap",
+                1.5,
+                "2001-07-02T12:00:00",
+            ),
             // the nearest double is a microsecond later
             (
                 "days since 2000-01-01",
@@ -477,7 +544,12 @@ mod tests {
             ("days since 1582-10-10", "standard"),
             ("days since 0000-01-01", "standard"),
             ("months since 2000-01-01", "standard"),
-            ("days since 2000-01-01 00:00 +02:00", "standard"),
+            ("months since 2000-01-01", "noleap"),
+            ("common_years since 2000-01-01", "standard"),
+            ("days since 2000-01-01 00:00 +2:00", "standard"),
+            ("days since 2000-01-01 00:00 +02:60", "standard"),
+            ("days since 2000-01-01 00:00 +24:00", "standard"),
+            ("days since 2000-01-01 00:00 +é0", "standard"),
             ("days since 2000-01-01", "martian"),
         ] {
             assert_eq!(

@@ -213,7 +213,7 @@ interleave = bsq
 byte order = 0
 data ignore value = -9999
 map info = {Geographic Lat/Lon, 1, 1, 9.875, 50.25, 0.25, 0.5, WGS-84, units=Degrees}
-band names = {time=0, time=6, time=12, time=18}
+band names = {time=2000-01-01T00:00:00, time=2000-01-01T06:00:00, time=2000-01-01T12:00:00, time=2000-01-01T18:00:00}
 ";
         assert_eq!(text(&testing::geographic()), expected);
     }

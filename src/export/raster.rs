@@ -1,7 +1,8 @@
 //! An array as image programs see it: columns, rows and bands. Each index of the dimensions before
 //! the last two is a band. This module knows no format.
 
-use super::described::{Described, Role};
+use super::calendar::TimeScale;
+use super::described::{Described, DescribedAxis, Role};
 use super::spelling;
 use zarrfs_format::metadata::ArrayMetadata;
 
@@ -65,8 +66,18 @@ pub fn placed(array: &Described) -> Option<Placed> {
     })
 }
 
+/// Returns the date of a coordinate along an axis of times, in ISO 8601.
+fn time(axis: &DescribedAxis, x: f64) -> Option<String> {
+    let calendar = axis.calendar.as_deref().unwrap_or("standard");
+    let moment = TimeScale::parse(axis.units.as_deref()?, calendar)?.of_float(x)?;
+    let mut text = String::new();
+    moment.write(moment.has_fraction(), &mut text);
+    Some(text)
+}
+
 /// Returns a name that distinguishes a band from the others, by coordinates where they are known
-/// and by indices elsewhere: `time=36.5, level[2]`. An array of one band is named by its title.
+/// and by indices elsewhere: `time=2000-02-01T00:00:00, height=36.5, level[2]`. An array of one
+/// band is named by its title.
 pub fn band_label(array: &Described, band: u64) -> String {
     let leading = array.axes.len().saturating_sub(2);
     if leading == 0 {
@@ -79,7 +90,10 @@ pub fn band_label(array: &Described, band: u64) -> String {
         rest /= axis.len.max(1);
         let name = spelling::axis_name(array, number);
         parts.push(match spelling::coordinate(axis, index) {
-            Some(x) => format!("{name}={}", spelling::float(x)),
+            Some(x) => match time(axis, x) {
+                Some(time) => format!("{name}={time}"),
+                None => format!("{name}={}", spelling::float(x)),
+            },
             None => format!("{name}[{index}]"),
         });
     }

@@ -318,7 +318,7 @@ mod tests {
     <MDI key="valid_min">150</MDI>
   </Metadata>
   <VRTRasterBand dataType="Float32" band="1" subClass="VRTRawRasterBand">
-    <Description>time=0</Description>
+    <Description>time=2000-01-01T00:00:00</Description>
     <NoDataValue>-9999</NoDataValue>
     <UnitType>K</UnitType>
     <SourceFilename relativeToVRT="1">data.raw</SourceFilename>
@@ -327,14 +327,14 @@ mod tests {
         let text = text(&testing::geographic());
         assert!(text.starts_with(expected), "{text}");
         assert_eq!(text.matches("<VRTRasterBand ").count(), 4);
-        assert!(text.contains("<Description>time=18</Description>"));
+        assert!(text.contains("<Description>time=2000-01-01T18:00:00</Description>"));
     }
 
     #[test]
     fn packing_and_two_leading_dimensions_are_stated() {
         let text = text(&testing::model());
         assert!(text.contains("    <Offset>260</Offset>\n    <Scale>0.05</Scale>\n"));
-        assert!(text.contains("<Description>time=31, level=850</Description>"));
+        assert!(text.contains("<Description>time=2001-02-01T00:00:00, level=850</Description>"));
         assert!(!text.contains("GeoTransform"), "latitudes are not regular");
     }
 

@@ -80,6 +80,8 @@ def vrt(array):
     for description, label in zip(descriptions, array.labels() if array.is_named() else ()):
         for name, coordinate in label if array.group != "image" else ():
             shown = f"{name}={coordinate:g}" if coordinate is not None else name
+            if name == "time" and coordinate is not None:
+                shown = f"time={np.datetime64('2000-01-01T00:00:00') + np.timedelta64(int(coordinate * 86400), 's')}"
             same(f"{shown} in the band's name {description!r}", shown in description, True)
 
 

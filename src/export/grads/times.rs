@@ -222,7 +222,7 @@ mod tests {
             "days since",
             "days since yesterday",
             "days since 2000-13-01",
-            "days since 2000-01-01 00:00 +02:00",
+            "days since 2000-01-01 00:00 +2:00",
             "days since 2000-01-01 24:00",
             "days since -1-1-1",
             "fortnights since 2000-01-01",

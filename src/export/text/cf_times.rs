@@ -56,7 +56,12 @@ impl<'a> CfTimes<'a> {
     /// Returns the time of an item, `Some(None)` if it is missing, and `None` if it has no date.
     fn moment(&self, item: &[u8]) -> Option<Option<Moment>> {
         let number = read_number(self.dtype, item)?;
-        if number.as_f64().is_nan() || self.missing.is_some_and(|missing| missing == number) {
+        // xarray stores NaT so
+        let is_nat = number == MetadataNumber::Int(i64::MIN.into());
+        if is_nat
+            || number.as_f64().is_nan()
+            || self.missing.is_some_and(|missing| missing == number)
+        {
             return Some(None);
         }
         let moment = match (number, self.packing) {

@@ -34,7 +34,7 @@ impl TimeUnit {
             "m" => UnitKind::Minutes,
             "s" => UnitKind::Seconds(0),
             "ms" => UnitKind::Seconds(3),
-            "us" | "\u{3bc}s" => UnitKind::Seconds(6),
+            "us" | "\u{3bc}s" | "\u{b5}s" => UnitKind::Seconds(6),
             "ns" => UnitKind::Seconds(9),
             "ps" => UnitKind::Seconds(12),
             "fs" => UnitKind::Seconds(15),

@@ -235,6 +235,11 @@ fn times_of_cf() {
         times("<f8", halves.as_flattened(), seconds),
         "2000-01-01T06:00:00.500000 NaT"
     );
+    let with_nat = [1, i64::MIN].map(i64::to_le_bytes);
+    assert_eq!(
+        times("<i8", with_nat.as_flattened(), days),
+        "2000-01-02T00:00:00 NaT"
+    );
     let packed = r#"{"units":"days since 2000-01-01","scale_factor":0.5,"add_offset":1}"#;
     assert_eq!(times("|u1", &[3], packed), "2000-01-03T12:00:00");
     // one date that cannot be written leaves all of them numbers
