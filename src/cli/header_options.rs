@@ -32,8 +32,9 @@ pub struct HeadersArgs {
     files: FormatArgs,
     /// Show Zarr v3 as stored or as v2
     ///
-    /// The default is stored. With v2, a store of v3 shows .zgroup, .zarray, .zattrs and .zmetadata in place of zarr.json,
-    /// for programs that know no other format. Writes to them are stored in zarr.json.
+    /// The default is stored. With v2, a store of v3 shows .zgroup, .zarray, .zattrs and .zmetadata
+    /// in place of zarr.json, for programs that know no other format. Writes to them are stored in
+    /// zarr.json.
     #[arg(long, value_parser = words(&[("stored", ShownFormat::Stored), ("v2", ShownFormat::V2)]),
         value_name = "FORMAT", default_value = "stored", hide_possible_values = true,
         hide_default_value = true)]
