@@ -535,7 +535,7 @@ impl Hierarchy {
         if let Some(parsed) = self.arrays.get(key, &stat.version) {
             return Ok(parsed);
         }
-        // a longer one is a group, or refused
+        // a longer document is a group, or refused
         let read = read
             .as_ref()
             .filter(|read| read.text.len() as u64 <= MAX_DOCUMENT);

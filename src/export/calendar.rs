@@ -321,8 +321,9 @@ fn parse_zone(text: &str) -> Option<f64> {
     let digits: String = text.chars().skip(1).filter(|c| *c != ':').collect();
     let (hours, minutes) = match digits.as_str() {
         "0" | "000" => ("0", "0"),
+        digits if digits.contains(|c: char| !c.is_ascii_digit()) => return None,
         digits if digits.len() == 2 => (digits, "0"),
-        digits if digits.len() == 4 && digits.is_ascii() => digits.split_at(2),
+        digits if digits.len() == 4 => digits.split_at(2),
         _ => return None,
     };
     let [hours, minutes] = [hours, minutes].map(|part| part.parse::<u32>().ok());
@@ -550,6 +551,7 @@ mod tests {
             ("days since 2000-01-01 00:00 +02:60", "standard"),
             ("days since 2000-01-01 00:00 +24:00", "standard"),
             ("days since 2000-01-01 00:00 +é0", "standard"),
+            ("days since 2000-01-01 00:00 ++2", "standard"),
             ("days since 2000-01-01", "martian"),
         ] {
             assert_eq!(

@@ -106,7 +106,7 @@ impl IcechunkStore {
     }
 
     /// Returns whether a store holds a repository: the file of the second version, or the branches
-    /// of the first. This method lists the store if it can, and asks for two names otherwise.
+    /// of the first. `is_in` lists a store that can list, and asks any other for two names.
     pub fn is_in(store: &dyn Store) -> Result<bool> {
         let root = Key::root();
         if store.lists_all() {

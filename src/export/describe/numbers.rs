@@ -114,7 +114,7 @@ pub fn attribute_nodata(
     ["_FillValue", "missing_value"].iter().find_map(|name| {
         let value = attributes::items(attributes.get(*name)?).first()?;
         number(dtype, value, metadata.v3.is_some()).or_else(|| {
-            // of the type that was stored before a sign was stated, modulo 2^n
+            // the writer means the stored type, so that the number counts modulo 2^n
             let number =
                 attributes::integer(value).filter(|_| attributes.contains_key(UNSIGNED))?;
             let shown = NumberType::of(dtype)?;

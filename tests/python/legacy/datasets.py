@@ -103,6 +103,19 @@ def octave(group):
             changed.write(values)
 
 
+def write_with_ncdf4(path, arrays):
+    """Changes an array in place with ncdf4 of R, and back."""
+    changed = next((a for a in arrays if a.name in ("dem", "rain", "height")), None)
+    if changed:
+        values = changed.values()
+        try:
+            run("Rscript", "-e", f"library(ncdf4); nc <- nc_open('{path}', write=TRUE); x <- ncvar_get(nc, '{changed.name}', "
+                f"raw_datavals=TRUE); ncvar_put(nc, '{changed.name}', x + 1); nc_close(nc)")
+            same(f"{changed.name}: written", changed.values(), values + values.dtype.type(1))
+        finally:
+            changed.write(values)
+
+
 @row("dataset.nc", "R ncdf4", r_version("ncdf4"), "values, dimensions; written in place",
      lambda group: not group.is_cdf5())
 def r(group):
@@ -116,15 +129,7 @@ def r(group):
         found = lines_of(run("Rscript", script.name))
     for array in arrays:
         close(f"{array.name}: values", found[array.name], stored(group, array), 9)
-    changed = next((a for a in arrays if a.name in ("dem", "rain", "height")), None)
-    if changed:
-        values = changed.values()
-        try:
-            run("Rscript", "-e", f"library(ncdf4); nc <- nc_open('{path}', write=TRUE); x <- ncvar_get(nc, '{changed.name}', "
-                f"raw_datavals=TRUE); ncvar_put(nc, '{changed.name}', x + 1); nc_close(nc)")
-            same(f"{changed.name}: written", changed.values(), values + values.dtype.type(1))
-        finally:
-            changed.write(values)
+    write_with_ncdf4(path, arrays)
 
 
 def in_hdf5(group):
@@ -161,15 +166,7 @@ def r_hdf5(group):
         found = lines_of(run("Rscript", script.name))
     for array in arrays:
         close(f"{array.name}: values", found[array.name], array.values().astype("f8"), 9)
-    changed = next((a for a in arrays if a.name in ("dem", "rain", "height")), None)
-    if changed:
-        values = changed.values()
-        try:
-            run("Rscript", "-e", f"library(ncdf4); nc <- nc_open('{path}', write=TRUE); x <- ncvar_get(nc, '{changed.name}', "
-                f"raw_datavals=TRUE); ncvar_put(nc, '{changed.name}', x + 1); nc_close(nc)")
-            same(f"{changed.name}: written", changed.values(), values + values.dtype.type(1))
-        finally:
-            changed.write(values)
+    write_with_ncdf4(path, arrays)
 
 
 @row("dataset.h5", "Octave load", version("octave", "--version"), "values")
