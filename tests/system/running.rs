@@ -390,7 +390,7 @@ END
         two_bytes
         left
 
-        rm go opened
+        rm go opened said
         $RUN sample.zarr -- sh job 2>said &
         wait_for 'grep -qs "is in use" said'
         kill $!
