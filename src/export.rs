@@ -44,7 +44,8 @@ pub use composite::{Composite, FilePart, GrowingArrays, PartContent};
 use describe::flat;
 pub use describe::{axis_names, check_values, describe, describe_values, fill_is_missing};
 pub use described::{
-    Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo, MetadataNumber, Role,
+    AnatomicalDirection, Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo,
+    MetadataNumber, Role,
 };
 pub use form::{ItemForm, StoredInteger};
 pub use hdf5::sets_flags_alone;

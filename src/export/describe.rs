@@ -1,16 +1,19 @@
 //! Collects the geometry of an array from metadata, by the conventions of xarray and CF, NCZarr,
-//! OME-NGFF and GDAL. An attribute that breaks its convention counts as missing, so that bad
+//! OME-NGFF, GeoZarr, STAC and GDAL. An attribute that breaks its convention counts as missing, so that bad
 //! metadata never hides an array. This module knows no output format.
 
 mod attributes;
 mod coordinates;
 mod crs;
+mod georeference;
+mod grids;
 mod ngff;
 mod numbers;
 mod projection;
 mod role;
 
 use super::described::{Coordinates, Described, DescribedAxis};
+use super::spelling;
 use crate::array::Array;
 use crate::array::hierarchy::Hierarchy;
 use crate::cache::Cache;
@@ -20,14 +23,16 @@ pub use attributes::{
 use coordinates::Coordinate;
 use coordinates::flat_range;
 pub use coordinates::{check_values, flat, max_chunks, time_unit};
+use georeference::Georeference;
 #[cfg(test)]
 pub use numbers::attribute_nodata as nodata_of_attributes;
 pub use numbers::{fill_is_missing, is_number, parse_float, with_other_sign, with_stated_sign};
+pub use projection::WGS_84;
 pub use role::{is_east, is_north};
 use std::ops::Range;
 use std::sync::Arc;
 use zarrfs_base::error::Result;
-use zarrfs_base::json::{self, Map, Value};
+use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_base::memory;
 use zarrfs_format::metadata::ZARRAY;
 use zarrfs_store::Key;
@@ -50,8 +55,12 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     let attributes = hierarchy.attributes(key)?;
     let metadata = &*with_stated_sign(array.metadata(), &attributes);
     let dimensions = metadata.shape.len();
-    let image = ngff::image(hierarchy, key, dimensions);
+    let above = attributes_above(hierarchy, key);
+    let image = ngff::image(&above, key, dimensions);
     let mut sources: Vec<Key> = image.iter().map(|image| image.group.clone()).collect();
+    let mut levels = image
+        .as_ref()
+        .map_or(Vec::new(), |image| image.levels.clone());
     let (image, info) = image.map(|image| (image.axes, image.info)).unzip();
     let names = names(
         stored_names(hierarchy, array, &attributes),
@@ -76,13 +85,33 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         claims.push(role::claim(coordinate.as_ref(), of_image, name.as_deref()));
         axes.push(axis(name, len, coordinate, of_image));
     }
+    let stated = Georeference::find(&above, key, &attributes);
+    stated.claim(&axes, &mut claims);
     role::assign(&claims, &mut axes);
-    let crs = crs::find(hierarchy, key, &attributes, &mut axes, &mut sources);
+    let (crs, geotransform) = crs::find(
+        hierarchy,
+        key,
+        &attributes,
+        &stated,
+        &mut axes,
+        &mut sources,
+    );
+    sources.extend(stated.groups);
+    levels.extend(stated.levels);
+    let overviews = grids::overviews(hierarchy, metadata, &axes, levels);
+    sources.extend(overviews.iter().cloned());
+    let geolocation = grids::geolocation(hierarchy, key, &attributes, &axes);
+    if let Some(found) = &geolocation {
+        sources.extend([found.longitudes.clone(), found.latitudes.clone()]);
+    }
     let has_scale = numbers::is_number(&metadata.dtype);
     let fill_is_missing = fill_is_missing(hierarchy, array, &attributes);
     Ok(Described {
         axes,
         crs,
+        geotransform,
+        geolocation,
+        overviews,
         nodata: numbers::nodata(metadata, &attributes, fill_is_missing),
         scale: attributes::number(&attributes, "scale_factor")
             .filter(|scale| *scale != 0.0 && has_scale),
@@ -150,6 +179,7 @@ fn axis(
     }
     if let Some(image) = image {
         axis.units = axis.units.or_else(|| image.unit.clone());
+        axis.direction = image.orientation.map(|(_, direction)| direction);
         if axis.coordinates == Coordinates::Unknown
             && let Some((first, step)) = image.place
         {
@@ -173,7 +203,11 @@ pub fn axis_names(
     // parsing the metadata of images for each array of a large group would be slow
     let image = match stored {
         Some(_) => None,
-        None => ngff::image(hierarchy, array.key(), dimensions),
+        None => ngff::image(
+            &attributes_above(hierarchy, array.key()),
+            array.key(),
+            dimensions,
+        ),
     };
     let image = image.map(|image| {
         sources.push(image.group);
@@ -244,6 +278,64 @@ fn stored_references(hierarchy: &Hierarchy, key: &Key) -> Option<Vec<String>> {
 /// Returns the group that holds `key` and its ancestors in the store, nearest first.
 fn groups_above(hierarchy: &Hierarchy, key: &Key) -> impl Iterator<Item = Key> {
     hierarchy.upwards(key).skip(1).take(LEVELS)
+}
+
+/// Returns the groups above `key` that have readable attributes, with these, nearest first.
+pub fn attributes_above(hierarchy: &Hierarchy, key: &Key) -> Vec<(Key, Object)> {
+    groups_above(hierarchy, key)
+        .filter_map(|group| {
+            let attributes = hierarchy.attributes(&group).ok()?;
+            Some((group, attributes))
+        })
+        .collect()
+}
+
+/// A grid mapping of CF that stands for what another convention states.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GridMapping {
+    /// The reference system in WKT.
+    pub wkt: String,
+    /// GDAL's geotransform as its attribute `GeoTransform` spells it, if attributes state it.
+    pub geotransform: Option<String>,
+}
+
+/// Returns the grid mapping of an array with these attributes and names of dimensions, if GDAL's
+/// `_CRS` or GeoZarr states it and the array has none; `above` are the groups above it. The groups
+/// that state it are added to `sources`.
+pub fn grid_mapping(
+    above: &[(Key, Object)],
+    array: &Array,
+    attributes: &Map<String, Value>,
+    names: &[Option<String>],
+    sources: &mut Vec<Key>,
+) -> Option<GridMapping> {
+    if attributes.contains_key("grid_mapping") {
+        return None;
+    }
+    if let Some(crs) = attributes.get("_CRS") {
+        let wkt = json::text(crs.get("wkt")?).filter(|wkt| !wkt.is_empty())?;
+        return Some(GridMapping {
+            wkt: wkt.to_string(),
+            geotransform: None,
+        });
+    }
+    let stated = Georeference::find(above, array.key(), attributes);
+    let mut axes = Vec::new();
+    let mut claims = Vec::new();
+    for (&len, name) in array.metadata().shape.iter().zip(names) {
+        claims.push(role::claim(None, None, name.as_deref()));
+        axes.push(axis(name.clone(), len, None, None));
+    }
+    stated.claim(&axes, &mut claims);
+    role::assign(&claims, &mut axes);
+    let geotransform = stated.transform(&axes);
+    let geotransform = geotransform.map(|numbers| spelling::floats(numbers, " "));
+    if !crs::is_map(&axes) {
+        return None;
+    }
+    let wkt = stated.crs.or(stated.crs_of_product)?.wkt?;
+    sources.extend(stated.groups);
+    Some(GridMapping { wkt, geotransform })
 }
 
 /// Returns the array at the relative `path` in the nearest group above `key` that has one there.

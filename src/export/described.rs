@@ -34,6 +34,13 @@ pub struct Described {
     pub axes: Vec<DescribedAxis>,
     /// The reference system of the x and y coordinates.
     pub crs: Option<Crs>,
+    /// GDAL's geotransform of a grid that is rotated against x and y, so that its axes have no
+    /// coordinates.
+    pub geotransform: Option<[f64; 6]>,
+    /// The arrays with the longitude and latitude of each pixel of a curvilinear grid.
+    pub geolocation: Option<Geolocation>,
+    /// The arrays with the same image in lower resolutions, the finest first.
+    pub overviews: Vec<Key>,
     /// The stored value (before scaling) that stands for missing data.
     pub nodata: Option<MetadataNumber>,
     /// The factor of stored values.
@@ -74,6 +81,8 @@ pub struct DescribedAxis {
     pub calendar: Option<String>,
     /// The positions of the items.
     pub coordinates: Coordinates,
+    /// The direction of coordinates along an axis of a body.
+    pub direction: Option<AnatomicalDirection>,
     /// Whether a coordinate array exists that could not be used: it is unreadable, too large, or
     /// does not hold numbers. [`DescribedAxis::coordinates`] are then unknown.
     pub is_unread: bool,
@@ -92,6 +101,15 @@ pub enum Role {
     Time,
     /// Anything else: bands, channels, members of an ensemble.
     Other,
+}
+
+/// The direction in which the coordinates along an axis of a body increase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnatomicalDirection {
+    /// Towards right, front or head, as those of NIfTI.
+    AlongRas,
+    /// Towards left, back or feet.
+    AgainstRas,
 }
 
 /// The coordinates of the centers of a dimension's items.
@@ -122,8 +140,35 @@ pub struct Crs {
     pub authority: Option<String>,
     /// PROJJSON text.
     pub projjson: Option<String>,
-    /// Whether x and y are longitude and latitude in degrees.
-    pub is_geographic: bool,
+    /// What x and y are.
+    pub kind: CrsKind,
+    /// The unit of x and y in meters, if it is a known length.
+    pub unit: Option<f64>,
+    /// The height of a geostationary satellite, by which its scanning angles in radians are
+    /// multiplied to become x and y.
+    pub perspective_height: Option<f64>,
+}
+
+/// The kinds of reference systems that formats distinguish.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CrsKind {
+    /// X and y are longitude and latitude in degrees.
+    Geographic,
+    /// X and y are lengths.
+    Projected,
+    /// Anything else, or not known.
+    #[default]
+    Other,
+}
+
+/// The longitudes and latitudes of the pixels of a curvilinear grid, whose two dimensions are those
+/// of the image.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Geolocation {
+    /// The array of longitudes.
+    pub longitudes: Key,
+    /// The array of latitudes.
+    pub latitudes: Key,
 }
 
 /// What OME-NGFF says of an image, beside its axes.
@@ -155,6 +200,13 @@ pub enum MetadataNumber {
     Float(f64),
 }
 
+impl Crs {
+    /// Returns whether x and y are longitude and latitude in degrees.
+    pub fn is_geographic(&self) -> bool {
+        self.kind == CrsKind::Geographic
+    }
+}
+
 impl DescribedAxis {
     /// Returns an axis of which only the number of items is known.
     pub fn of_length(len: u64) -> Self {
@@ -165,6 +217,7 @@ impl DescribedAxis {
             units: None,
             calendar: None,
             coordinates: Coordinates::Unknown,
+            direction: None,
             is_unread: false,
         }
     }
@@ -209,6 +262,9 @@ impl Described {
             metadata: metadata.clone(),
             stored: Arc::new(metadata.clone()),
             crs: None,
+            geotransform: None,
+            geolocation: None,
+            overviews: Vec::new(),
             nodata: None,
             scale: None,
             offset: None,

@@ -1,8 +1,8 @@
 //! ENVI's header of a raw file ("ENVI Header Files", NV5), which GDAL and Spectral Python also
-//! read. Bands follow each other (`bsq`). ENVI has no signed bytes.
+//! read. ENVI has no signed bytes.
 
 use super::described::Crs;
-use super::raster::{self, Placed, Raster};
+use super::raster::{self, Interleave, Raster};
 use super::spelling::{self, FieldLines, float, floats};
 use super::{Described, FormatSpec};
 use zarrfs_format::metadata::ArrayMetadata;
@@ -17,6 +17,9 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
     ..FormatSpec::DEFAULT
 };
 
+/// Maximum deviation of a rotated grid from squares, in pixels.
+const SKEW: f64 = 1e-9;
+
 /// Maximum number of bands that the header describes one by one.
 const MAX_NAMED_BANDS: u64 = 512;
 
@@ -28,7 +31,8 @@ fn fits(metadata: &ArrayMetadata) -> bool {
 /// Writes the header.
 fn text(array: &Described) -> String {
     let metadata = &array.metadata;
-    let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else {
+    let raster = Raster::upright(array, |raster| interleave(raster).is_some());
+    let (Some(raster), Some(data_type)) = (raster, data_type(metadata)) else {
         return String::new();
     };
     let text = format!(
@@ -40,23 +44,22 @@ bands = {}
 header offset = 0
 file type = ENVI Standard
 data type = {data_type}
-interleave = bsq
+interleave = {}
 byte order = {}
 ",
         plain(&description(array)),
         raster.columns,
         raster.rows,
         raster.bands,
+        interleave(&raster).unwrap_or("bsq"),
         u8::from(metadata.dtype.is_big_endian()),
     );
     let mut lines = FieldLines::new(&text, " = ");
     lines.add_known("data ignore value", spelling::nodata(array));
-    let placed = raster::placed(array).filter(|placed| placed.dx > 0.0 && placed.dy < 0.0);
-    lines.add_known("map info", placed.map(|placed| map_info(array, placed)));
-    lines.add_known(
-        "coordinate system string",
-        placed.and(coordinate_system(array)),
-    );
+    lines.add_known("map info", map_info(array, &raster));
+    if raster.is_map(array) {
+        lines.add_known("coordinate system string", coordinate_system(array));
+    }
     let is_named = raster.bands <= MAX_NAMED_BANDS;
     for (field, number) in [
         ("data gain values", array.scale),
@@ -74,7 +77,7 @@ byte order = {}
         lines.add("wavelength", wavelengths);
     }
     if is_named {
-        let names = (0..raster.bands).map(|band| plain(&raster::band_label(array, band)));
+        let names = (0..raster.bands).map(|band| plain(&raster::band_label(array, &raster, band)));
         lines.add("band names", braces(names));
     }
     lines.into_text()
@@ -108,21 +111,45 @@ fn description(array: &Described) -> String {
     }
 }
 
+/// Returns ENVI's word for the order of bands, rows and columns.
+fn interleave(raster: &Raster) -> Option<&'static str> {
+    match raster.interleave {
+        Interleave::Band => Some("bsq"),
+        Interleave::Line => Some("bil"),
+        Interleave::Pixel => Some("bip"),
+        Interleave::Mixed => None,
+    }
+}
+
 /// Returns the outer corner of the first pixel, the pixel sizes and their unit. ENVI assumes that
-/// the first row is the northernmost.
-fn map_info(array: &Described, placed: Placed) -> String {
+/// the first row is the northernmost, and turns grids by an angle.
+fn map_info(array: &Described, raster: &Raster) -> Option<String> {
+    let [x, dx, row_dx, y, column_dy, dy] = raster.geotransform(array)?;
+    let width = dx.hypot(column_dy);
+    let height = dy.hypot(row_dx);
+    let is_rotated = row_dx != 0.0 || column_dy != 0.0;
+    let is_upright = dx > 0.0 && dy < 0.0 && !is_rotated;
+    // GDAL takes pixels of rotated grids for squares
+    let is_turned_square =
+        is_rotated && (row_dx - column_dy).abs() <= width * SKEW && (dx + dy).abs() <= width * SKEW;
+    if !is_upright && !is_turned_square {
+        return None;
+    }
     let crs = array.crs.clone().unwrap_or_default();
-    let numbers = floats([placed.x, placed.y, placed.dx, -placed.dy], ", ");
-    if crs.is_geographic {
+    let numbers = floats([x, y, width, height], ", ");
+    let mut info = if crs.is_geographic() {
         let datum = if is_wgs84(&crs) { ", WGS-84" } else { "" };
-        return format!("{{Geographic Lat/Lon, 1, 1, {numbers}{datum}, units=Degrees}}");
+        format!("Geographic Lat/Lon, 1, 1, {numbers}{datum}, units=Degrees")
+    } else if let Some((zone, half)) = utm_zone(&crs) {
+        format!("UTM, 1, 1, {numbers}, {zone}, {half}, WGS-84, units=Meters")
+    } else {
+        format!("Arbitrary, 1, 1, {numbers}")
+    };
+    if is_rotated {
+        let degrees = spelling::rounded(column_dy.atan2(dx).to_degrees());
+        info.push_str(&format!(", rotation={}", float(degrees)));
     }
-    match utm_zone(&crs) {
-        Some((zone, half)) => {
-            format!("{{UTM, 1, 1, {numbers}, {zone}, {half}, WGS-84, units=Meters}}")
-        }
-        None => format!("{{Arbitrary, 1, 1, {numbers}}}"),
-    }
+    Some(format!("{{{info}}}"))
 }
 
 fn is_wgs84(crs: &Crs) -> bool {

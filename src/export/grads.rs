@@ -116,7 +116,7 @@ fn statements(array: &Described) -> Option<Statements> {
         return None;
     }
     let slots = Slots::of(array);
-    let is_on_globe = array.crs.as_ref().is_none_or(|crs| crs.is_geographic);
+    let is_on_globe = array.crs.as_ref().is_none_or(|crs| crs.is_geographic());
     let (x, _) = horizontal(slots.x, Role::X, is_on_globe)?;
     let (y, is_reversed) = horizontal(slots.y, Role::Y, is_on_globe)?;
     let (time, cycle) = times::time(slots.time)?;

@@ -2,7 +2,7 @@
 //! the flat bytes. Both have the same byte order. The fastest dimension comes first.
 
 use super::binary::HeaderFields;
-use super::described::{Described, DescribedAxis, Role};
+use super::described::{AnatomicalDirection, Described, DescribedAxis, Role};
 use super::{FormatContent, FormatSpec, spelling, units};
 use zarrfs_format::metadata::ArrayMetadata;
 
@@ -197,8 +197,12 @@ impl Placement {
         let steps = axes.map(|axis| {
             let axis = axis.filter(|axis| axis.role != Role::Time)?;
             let (first, step) = spelling::spacing(axis)?;
+            let sign = match axis.direction {
+                Some(AnatomicalDirection::AgainstRas) => -1.0,
+                _ => 1.0,
+            };
             let unit = axis.units.as_deref().and_then(units::length);
-            Some((first, step, unit.map(|unit| unit.size)))
+            Some((sign * first, sign * step, unit.map(|unit| unit.size)))
         });
         // convert to one unit only if every positioned dimension has a known one
         let sizes: Option<Vec<f64>> = steps.iter().flatten().map(|(_, _, size)| *size).collect();

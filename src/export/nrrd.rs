@@ -2,7 +2,7 @@
 //! Slicer and teem read. The fastest axis comes first.
 
 use super::FormatSpec;
-use super::described::{Described, Role};
+use super::described::{AnatomicalDirection, Described, Role};
 use super::spelling::{self, FieldLines, float, list};
 use zarrfs_format::metadata::ArrayMetadata;
 
@@ -36,8 +36,10 @@ fn text(array: &Described) -> String {
     lines.add("content", spelling::title(array));
     lines.add("type", item_type);
     lines.add("dimension", count);
-    if steps.is_some() {
-        lines.add("space dimension", count);
+    match anatomical_space(array) {
+        Some(space) if steps.is_some() => lines.add("space", space),
+        _ if steps.is_some() => lines.add("space dimension", count),
+        _ => {}
     }
     lines.add("sizes", spelling::sizes(metadata, " "));
     if metadata.dtype.size() > 1 {
@@ -84,6 +86,24 @@ fn item_type(metadata: &ArrayMetadata) -> Option<&'static str> {
         "double", "", "",
     ];
     spelling::type_name(&metadata.dtype, NAMES)
+}
+
+/// Returns the name of the space of an array of three dimensions if they run along x, y and z of a
+/// body, the fastest along x.
+fn anatomical_space(array: &Described) -> Option<&'static str> {
+    let [z, y, x] = array.axes.as_slice() else {
+        return None;
+    };
+    if [z.role, y.role, x.role] != [Role::Z, Role::Y, Role::X] {
+        return None;
+    }
+    match [x, y, z].map(|axis| axis.direction == Some(AnatomicalDirection::AgainstRas)) {
+        _ if [x, y, z].iter().any(|axis| axis.direction.is_none()) => None,
+        [false, false, false] => Some("right-anterior-superior"),
+        [true, false, false] => Some("left-anterior-superior"),
+        [true, true, false] => Some("left-posterior-superior"),
+        _ => None,
+    }
 }
 
 /// Returns the step along an axis as a vector in the space of the array's axes.

@@ -1,69 +1,194 @@
-//! An array as image programs see it: columns, rows and bands. Each index of the dimensions before
-//! the last two is a band. This module knows no format.
+//! An array as image programs see it: columns, rows and bands. Columns run along x and rows along y
+//! if the description names both; else they are the last two dimensions. Each index of the others
+//! is a band. This module knows no format.
 
 use super::calendar::TimeScale;
-use super::described::{Described, DescribedAxis, Role};
+use super::described::{CrsKind, Described, DescribedAxis, Role};
 use super::spelling;
+use super::units;
 use zarrfs_format::metadata::ArrayMetadata;
 
-/// The size of an array as a raster; an array of one dimension is one row.
+/// An array as a raster; an array of one dimension is one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raster {
     /// Number of items in a row.
     pub columns: u64,
     /// Number of rows in a band.
     pub rows: u64,
-    /// Number of bands, which follow each other.
+    /// Number of bands.
     pub bands: u64,
+    /// Number of items from one column to the next.
+    pub column_step: u64,
+    /// Number of items from one row to the next.
+    pub row_step: u64,
+    /// How bands, rows and columns are nested.
+    pub interleave: Interleave,
+    /// The dimension of the columns.
+    x: usize,
+    /// The dimension of the rows; that of the columns if there is no other.
+    y: usize,
+}
+
+/// The order in which bands, rows and columns are nested, in GDAL's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interleave {
+    /// Bands follow each other.
+    Band,
+    /// Each row has a line of every band.
+    Line,
+    /// Each pixel has an item of every band.
+    Pixel,
+    /// Rows are not contiguous, or some bands follow each other and others do not.
+    Mixed,
 }
 
 impl Raster {
-    /// Returns the array as a raster; `None` without dimensions or items, or if a C int cannot
-    /// count one of the sizes.
+    /// Returns the array as it is stored, with rows along the last dimension; `None` without
+    /// dimensions or items, or if a C int cannot count one of the sizes.
     pub fn of(metadata: &ArrayMetadata) -> Option<Self> {
-        let mut lengths = metadata.shape.iter().rev().copied();
-        let columns = lengths
-            .next()
-            .filter(|_| spelling::is_countable(metadata))?;
-        let rows = lengths.next().unwrap_or(1);
-        let bands = lengths.try_fold(1u64, |bands, len| bands.checked_mul(len))?;
-        (bands <= i32::MAX as u64).then_some(Raster {
+        let x = metadata.shape.len().checked_sub(1)?;
+        Self::along(metadata, x.saturating_sub(1), x)
+    }
+
+    /// Returns the array with rows along y and columns along x if it has both and a format
+    /// `can_show` that, else as [`Raster::of`] does.
+    pub fn upright(array: &Described, can_show: impl FnOnce(&Self) -> bool) -> Option<Self> {
+        let y = dimension(array, Role::Y);
+        let x = dimension(array, Role::X);
+        y.zip(x)
+            .and_then(|(y, x)| Self::along(&array.metadata, y, x))
+            .filter(can_show)
+            .or_else(|| Self::of(&array.metadata))
+    }
+
+    fn along(metadata: &ArrayMetadata, y: usize, x: usize) -> Option<Self> {
+        if !spelling::is_countable(metadata) {
+            return None;
+        }
+        let shape = &metadata.shape;
+        let columns = *shape.get(x)?;
+        let rows = if x == y { 1 } else { *shape.get(y)? };
+        let bands = band_dimensions(shape.len(), y, x)
+            .try_fold(1u64, |bands, dimension| bands.checked_mul(shape[dimension]))
+            .filter(|bands| *bands <= i32::MAX as u64)?;
+        Some(Raster {
             columns,
             rows,
             bands,
+            column_step: step(shape, x)?,
+            row_step: if x == y { columns } else { step(shape, y)? },
+            interleave: interleave(shape.len(), y, x),
+            x,
+            y,
         })
     }
-}
 
-/// The position of a raster: the outer corner of its first pixel, and the size of a pixel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Placed {
-    /// X coordinate of the corner.
-    pub x: f64,
-    /// Y coordinate of the corner.
-    pub y: f64,
-    /// Step from one column to the next.
-    pub dx: f64,
-    /// Step from one row to the next; negative if the first row is the northernmost.
-    pub dy: f64,
-}
-
-/// Returns the position of the raster if its rows and columns run along y and x at equal steps.
-pub fn placed(array: &Described) -> Option<Placed> {
-    let [.., y, x] = array.axes.as_slice() else {
-        return None;
-    };
-    if (y.role, x.role) != (Role::Y, Role::X) {
-        return None;
+    /// Returns the index of a band along each of its dimensions, the slowest first, as pairs of
+    /// dimension and index.
+    fn indices(&self, shape: &[u64], band: u64) -> Vec<(usize, u64)> {
+        let mut rest = band;
+        let mut indices: Vec<_> = band_dimensions(shape.len(), self.y, self.x)
+            .rev()
+            .map(|dimension| {
+                let len = shape[dimension].max(1);
+                let index = rest % len;
+                rest /= len;
+                (dimension, index)
+            })
+            .collect();
+        indices.reverse();
+        indices
     }
-    let (y, dy) = spelling::spacing(y)?;
-    let (x, dx) = spelling::spacing(x)?;
-    Some(Placed {
-        x: spelling::rounded(x - dx / 2.0),
-        y: spelling::rounded(y - dy / 2.0),
-        dx,
-        dy,
-    })
+
+    /// Returns the number of items before the first one of a band of an array of this shape.
+    pub fn band_start(&self, shape: &[u64], band: u64) -> u64 {
+        let indices = self.indices(shape, band).into_iter();
+        indices
+            .map(|(dimension, index)| index * step(shape, dimension).unwrap_or(0))
+            .sum()
+    }
+
+    /// Returns whether the dimension is that of the bands, not of rows or columns.
+    pub fn is_of_bands(&self, dimension: usize) -> bool {
+        dimension != self.x && dimension != self.y
+    }
+
+    /// Returns whether columns run along x and rows along y, so that the raster has a place in the
+    /// array's reference system.
+    pub fn is_map(&self, array: &Described) -> bool {
+        let role = |dimension: usize| array.axes.get(dimension).map(|axis| axis.role);
+        (role(self.y), role(self.x)) == (Some(Role::Y), Some(Role::X))
+    }
+
+    /// Returns GDAL's geotransform of the raster: x and y of the outer corner of its first pixel,
+    /// and the steps from one column and row to the next, in units of the reference system. `None`
+    /// if the position is not known or the steps are not equal.
+    pub fn geotransform(&self, array: &Described) -> Option<[f64; 6]> {
+        if !self.is_map(array) {
+            return None;
+        }
+        if array.geotransform.is_some() {
+            return array.geotransform;
+        }
+        let (x, dx) = placed(array, self.x)?;
+        let (y, dy) = placed(array, self.y)?;
+        Some([x, dx, 0.0, y, 0.0, dy])
+    }
+}
+
+/// Returns the dimension with a role.
+fn dimension(array: &Described, role: Role) -> Option<usize> {
+    array.axes.iter().position(|axis| axis.role == role)
+}
+
+fn band_dimensions(count: usize, y: usize, x: usize) -> impl DoubleEndedIterator<Item = usize> {
+    (0..count).filter(move |dimension| *dimension != x && *dimension != y)
+}
+
+/// Returns the number of items from one index of a dimension to the next.
+fn step(shape: &[u64], dimension: usize) -> Option<u64> {
+    let faster = shape.get(dimension + 1..)?.iter();
+    faster.copied().try_fold(1u64, u64::checked_mul)
+}
+
+fn interleave(count: usize, y: usize, x: usize) -> Interleave {
+    let between = x.saturating_sub(y + 1);
+    let behind = count.saturating_sub(x + 1);
+    match (y, between, behind) {
+        _ if y > x => Interleave::Mixed,
+        (_, 0, 0) => Interleave::Band,
+        (0, _, 0) => Interleave::Line,
+        (0, 0, _) => Interleave::Pixel,
+        _ => Interleave::Mixed,
+    }
+}
+
+/// Returns the coordinate of the edge of the first pixel and the step along a dimension, in units
+/// of the reference system.
+fn placed(array: &Described, dimension: usize) -> Option<(f64, f64)> {
+    let axis = &array.axes[dimension];
+    let (center, step) = spelling::spacing(axis)?;
+    let factor = factor(array, axis);
+    let step = step * factor;
+    let edge = center * factor - step / 2.0;
+    Some((spelling::rounded(edge), spelling::rounded(step)))
+}
+
+/// Returns the number of units of the reference system in a unit of the axis, if both are known.
+fn factor(array: &Described, axis: &DescribedAxis) -> f64 {
+    let Some((crs, unit)) = array.crs.as_ref().zip(axis.units.as_deref()) else {
+        return 1.0;
+    };
+    if let Some(height) = crs.perspective_height
+        && units::is_radian(unit)
+    {
+        return height;
+    }
+    if crs.kind != CrsKind::Projected {
+        return 1.0;
+    }
+    // nearly all systems that only a code names count meters
+    units::length(unit).map_or(1.0, |unit| unit.size / crs.unit.unwrap_or(1.0))
 }
 
 /// Returns the date of a coordinate along an axis of times, in ISO 8601.
@@ -77,17 +202,15 @@ fn time(axis: &DescribedAxis, x: f64) -> Option<String> {
 
 /// Returns a name that distinguishes a band from the others, by coordinates where they are known
 /// and by indices elsewhere: `time=2000-02-01T00:00:00, height=36.5, level[2]`. An array of one
-/// band is named by its title.
-pub fn band_label(array: &Described, band: u64) -> String {
-    let leading = array.axes.len().saturating_sub(2);
-    if leading == 0 {
+/// band without further dimensions is named by its title.
+pub fn band_label(array: &Described, raster: &Raster, band: u64) -> String {
+    let indices = raster.indices(&array.metadata.shape, band);
+    if indices.is_empty() {
         return spelling::title(array);
     }
-    let mut rest = band;
     let mut parts = Vec::new();
-    for (number, axis) in array.axes.iter().enumerate().take(leading).rev() {
-        let index = rest % axis.len.max(1);
-        rest /= axis.len.max(1);
+    for (number, index) in indices {
+        let axis = &array.axes[number];
         let name = spelling::axis_name(array, number);
         parts.push(match spelling::coordinate(axis, index) {
             Some(x) => match time(axis, x) {
@@ -97,6 +220,5 @@ pub fn band_label(array: &Described, band: u64) -> String {
             None => format!("{name}[{index}]"),
         });
     }
-    parts.reverse();
     spelling::line(&parts.join(", "))
 }

@@ -1,6 +1,6 @@
 //! Sample arrays for the tests of formats.
 
-use super::described::{Coordinates, Crs, Described, DescribedAxis, MetadataNumber, Role};
+use super::described::{Coordinates, Crs, CrsKind, Described, DescribedAxis, MetadataNumber, Role};
 use zarrfs_base::json;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::Key;
@@ -33,6 +33,7 @@ fn axis(name: &str, role: Role, units: &str, coordinates: Coordinates, len: u64)
         units,
         calendar: None,
         coordinates,
+        direction: None,
         is_unread: false,
     }
 }
@@ -56,7 +57,7 @@ pub fn geographic() -> Described {
         ],
         crs: Some(Crs {
             authority: Some("EPSG:4326".into()),
-            is_geographic: true,
+            kind: CrsKind::Geographic,
             ..Crs::default()
         }),
         nodata: Some(MetadataNumber::Float(-9999.0)),

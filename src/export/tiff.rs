@@ -1,5 +1,6 @@
-//! TIFF 6.0, or BigTIFF if offsets need more than 32 bits. Each index of the dimensions before the
-//! last two is a page of one strip. All directories come first. The flat bytes follow at a multiple
+//! TIFF 6.0, or BigTIFF if offsets need more than 32 bits. Each band is a page of one strip, unless
+//! each pixel has an item of every band: then they are the samples of one page. All directories
+//! come first. The flat bytes follow at a multiple
 //! of 4096, in the header's byte order, so that programs can map them. The first page's description
 //! has the dimensions: of an OME-NGFF image for Bio-Formats, of others for ImageJ. GDAL reads the
 //! position from GeoTIFF tags.
@@ -10,7 +11,7 @@ mod ome;
 mod resolution;
 
 use super::binary::HeaderFields;
-use super::raster::Raster;
+use super::raster::{Interleave, Raster};
 use super::{Described, FormatContent, FormatSpec};
 use std::collections::BTreeMap;
 use zarrfs_format::dtype::{DType, DTypeKind};
@@ -47,6 +48,7 @@ const STRIP_OFFSETS: u16 = 273;
 const SAMPLES_PER_PIXEL: u16 = 277;
 const ROWS_PER_STRIP: u16 = 278;
 const STRIP_BYTE_COUNTS: u16 = 279;
+const EXTRA_SAMPLES: u16 = 338;
 const SAMPLE_FORMAT: u16 = 339;
 
 /// The values of tags by number.
@@ -74,11 +76,13 @@ fn fits(metadata: &ArrayMetadata) -> bool {
 /// Writes the header.
 fn header(array: &Described) -> Vec<u8> {
     let dtype = &array.metadata.dtype;
-    let (Some(raster), Some(format)) = (Raster::of(&array.metadata), sample_format(dtype)) else {
+    let raster = Raster::upright(array, |raster| pages_and_samples(raster).is_some());
+    let (Some(raster), Some(format)) = (raster, sample_format(dtype)) else {
         return Vec::new();
     };
+    let (pages, samples) = pages_and_samples(&raster).unwrap_or((raster.bands, 1));
     let is_big = array.size() > u64::from(u32::MAX) - MAX_HEADER;
-    let strip = array.size() / raster.bands;
+    let strip = array.size() / pages;
     let [offset, strip_length] = [0, strip].map(|bytes| {
         if is_big {
             TagValue::Long8(bytes)
@@ -91,34 +95,45 @@ fn header(array: &Described) -> Vec<u8> {
         (IMAGE_LENGTH, TagValue::Long(raster.rows as u32)),
         (
             BITS_PER_SAMPLE,
-            TagValue::Short(vec![8 * dtype.size() as u16]),
+            TagValue::Short(vec![8 * dtype.size() as u16; samples.into()]),
         ),
         (COMPRESSION, TagValue::Short(vec![1])),
         // BlackIsZero
         (PHOTOMETRIC, TagValue::Short(vec![1])),
         (STRIP_OFFSETS, offset),
-        (SAMPLES_PER_PIXEL, TagValue::Short(vec![1])),
+        (SAMPLES_PER_PIXEL, TagValue::Short(vec![samples])),
         (ROWS_PER_STRIP, TagValue::Long(raster.rows as u32)),
         (STRIP_BYTE_COUNTS, strip_length),
-        (SAMPLE_FORMAT, TagValue::Short(vec![format])),
+        (SAMPLE_FORMAT, TagValue::Short(vec![format; samples.into()])),
     ]);
-    let description = match ome::description(array, &raster) {
-        Some(description) => {
-            ome::pixels_per_centimeter(array, &mut tags);
-            description
-        }
-        None => {
-            image_j::pixels_per_unit(array, &mut tags);
-            image_j::description(array, raster.bands)
-        }
-    };
-    tags.insert(DESCRIPTION, TagValue::Ascii(description));
-    geo::tags(array, &mut tags);
+    if raster.interleave == Interleave::Pixel {
+        // the first sample is the gray value, the others are of no known kind
+        let others = vec![0; usize::from(samples).saturating_sub(1)];
+        tags.insert(EXTRA_SAMPLES, TagValue::Short(others));
+    } else if let Some(description) = ome::description(array, &raster) {
+        ome::pixels_per_centimeter(array, &mut tags);
+        tags.insert(DESCRIPTION, TagValue::Ascii(description));
+    } else {
+        image_j::pixels_per_unit(array, &mut tags);
+        let description = image_j::description(array, pages);
+        tags.insert(DESCRIPTION, TagValue::Ascii(description));
+    }
+    geo::tags(array, &raster, &mut tags);
     Layout {
         is_big,
         is_big_endian: dtype.is_big_endian(),
     }
-    .header(&tags, raster.bands, strip)
+    .header(&tags, pages, strip)
+}
+
+/// Returns the numbers of pages and of samples per pixel; `None` if the format cannot show the
+/// order in which bands, rows and columns are nested.
+fn pages_and_samples(raster: &Raster) -> Option<(u64, u16)> {
+    match raster.interleave {
+        Interleave::Band => Some((raster.bands, 1)),
+        Interleave::Pixel => Some((1, u16::try_from(raster.bands).ok()?)),
+        Interleave::Line | Interleave::Mixed => None,
+    }
 }
 
 /// Returns the code for unsigned, signed, float or complex samples.

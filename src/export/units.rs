@@ -74,6 +74,11 @@ pub fn time(text: &str) -> Option<Unit> {
     })
 }
 
+/// Returns whether the unit is a radian.
+pub fn is_radian(text: &str) -> bool {
+    matches!(singular(text), "radian" | "rad")
+}
+
 /// Drops the ending of a plural. Symbols keep theirs.
 fn singular(text: &str) -> &str {
     let text = text.trim();

@@ -138,6 +138,9 @@ impl ArrayView {
             metadata,
             values: None,
             is_view: true,
+            // a view is not beside them
+            geolocation: None,
+            overviews: Vec::new(),
             ..array.clone()
         };
         let ItemForm::Unpacked(packing) = &self.form else {

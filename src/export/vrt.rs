@@ -2,13 +2,15 @@
 //! (<https://gdal.org/en/stable/drivers/raster/vrt.html>). GDAL reads 8-bit signed integers since
 //! version 3.7 and 64-bit integers since 3.5.
 
+use super::describe::WGS_84;
 use super::described::{Coordinates, Crs, Described};
-use super::raster::{self, Raster};
+use super::raster::{self, Interleave, Raster};
 use super::spelling::{self, float, floats, xml};
 use super::{Composite, FormatSpec};
 use std::sync::Arc;
 use zarrfs_base::json;
 use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::Key;
 
 mod edit;
 
@@ -30,15 +32,30 @@ const MAX_BANDS: u64 = 65536;
 /// Maximum length of an attribute in bytes; longer ones are left out.
 const MAX_ATTRIBUTE: usize = 1000;
 
+/// Maximum number of bytes between the first and last item of a row whose items lie between those
+/// of other rows: GDAL reads all of them for each row.
+const MAX_SPAN: u64 = 8 << 20;
+
 /// Returns whether the array holds numbers, a row has fewer than 2^31 bytes, and there are at most
 /// 65536 bands.
 fn fits(metadata: &ArrayMetadata) -> bool {
-    let size = metadata.dtype.size() as u64;
     data_type(metadata).is_some()
-        && Raster::of(metadata).is_some_and(|raster| {
-            let row = raster.columns.saturating_mul(size);
-            raster.bands <= MAX_BANDS && row <= i32::MAX as u64
-        })
+        && Raster::of(metadata).is_some_and(|raster| can_show(&raster, metadata))
+}
+
+/// Returns whether GDAL reads such a raster in reasonable time.
+fn can_show(raster: &Raster, metadata: &ArrayMetadata) -> bool {
+    let item = metadata.dtype.size() as u64;
+    let row = raster
+        .columns
+        .saturating_mul(raster.column_step)
+        .saturating_mul(item);
+    let most = if raster.interleave == Interleave::Mixed {
+        MAX_SPAN
+    } else {
+        i32::MAX as u64
+    };
+    raster.bands <= MAX_BANDS && row <= most
 }
 
 /// Number of bands whose text is generated together when a part of it is read.
@@ -54,29 +71,32 @@ const SHORT: usize = 48;
 /// bands take no memory.
 fn file(array: &Described) -> Composite {
     let metadata = &array.metadata;
-    let (Some(raster), Some(data_type)) = (Raster::of(metadata), data_type(metadata)) else {
+    let raster = Raster::upright(array, |raster| can_show(raster, metadata));
+    let (Some(raster), Some(data_type)) = (raster, data_type(metadata)) else {
         return Composite::default();
     };
     let mut head = format!(
         "<VRTDataset rasterXSize=\"{}\" rasterYSize=\"{}\">\n",
         raster.columns, raster.rows
     );
-    head.push_str(&place(array));
+    head.push_str(&place(array, &raster));
     head.push_str(&attributes(array));
+    head.push_str(&geolocation(array));
     let letters = if raster.bands > MANY_BANDS {
         SHORT
     } else {
         usize::MAX
     };
-    let leading = array.axes.len().saturating_sub(2);
     let mut labels = Described {
         attributes: Arc::default(),
         crs: None,
         ..array.clone()
     };
-    // labels show only the coordinates of leading dimensions
-    for axis in labels.axes.iter_mut().skip(leading) {
-        axis.coordinates = Coordinates::Unknown;
+    // labels show only the coordinates of bands
+    for (dimension, axis) in labels.axes.iter_mut().enumerate() {
+        if !raster.is_of_bands(dimension) {
+            axis.coordinates = Coordinates::Unknown;
+        }
     }
     let same = Arc::new(EachBand {
         raster,
@@ -129,7 +149,8 @@ impl Bands {
         } = &*self.same;
         let metadata = &labels.metadata;
         let item = metadata.dtype.size() as u64;
-        let line = raster.columns * item;
+        let pixel = raster.column_step * item;
+        let line = raster.row_step * item;
         let byte_order = if metadata.dtype.is_big_endian() {
             "MSB"
         } else {
@@ -142,14 +163,15 @@ impl Bands {
     <Description>{}</Description>
 {meaning}    <SourceFilename relativeToVRT="1">data.raw</SourceFilename>
     <ImageOffset>{}</ImageOffset>
-    <PixelOffset>{item}</PixelOffset>
+    <PixelOffset>{pixel}</PixelOffset>
     <LineOffset>{line}</LineOffset>
     <ByteOrder>{byte_order}</ByteOrder>
-  </VRTRasterBand>
+{}  </VRTRasterBand>
 "#,
                 band + 1,
-                xml(&short(&raster::band_label(labels, band), *letters)),
-                band * raster.rows * line,
+                xml(&short(&raster::band_label(labels, raster, band), *letters)),
+                raster.band_start(&metadata.shape, band) * item,
+                overviews(labels, band),
             ));
         }
         text
@@ -169,10 +191,7 @@ fn data_type(metadata: &ArrayMetadata) -> Option<&'static str> {
 }
 
 /// Writes the reference system and the transform, which apply to the whole raster.
-fn place(array: &Described) -> String {
-    let Some(placed) = raster::placed(array) else {
-        return String::new();
-    };
+fn place(array: &Described, raster: &Raster) -> String {
     let mut text = String::new();
     if let Some(Crs {
         wkt,
@@ -180,12 +199,71 @@ fn place(array: &Described) -> String {
         projjson,
         ..
     }) = &array.crs
+        && raster.is_map(array)
         && let Some(crs) = wkt.as_ref().or(authority.as_ref()).or(projjson.as_ref())
     {
         text.push_str(&format!("  <SRS>{}</SRS>\n", xml(crs)));
     }
-    let numbers = floats([placed.x, placed.dx, 0.0, placed.y, 0.0, placed.dy], ", ");
-    text + &format!("  <GeoTransform>{numbers}</GeoTransform>\n")
+    if let Some(transform) = raster.geotransform(array) {
+        let numbers = floats(transform, ", ");
+        text.push_str(&format!("  <GeoTransform>{numbers}</GeoTransform>\n"));
+    }
+    text
+}
+
+/// Writes where the longitudes and latitudes of a curvilinear grid are. GDAL takes paths relative
+/// to the file since version 3.5.
+fn geolocation(array: &Described) -> String {
+    let Some(geolocation) = &array.geolocation else {
+        return String::new();
+    };
+    let [x, y] =
+        [&geolocation.longitudes, &geolocation.latitudes].map(|key| xml(&path_to(&array.key, key)));
+    let crs = xml(WGS_84);
+    format!(
+        r#"  <Metadata domain="GEOLOCATION">
+    <MDI key="X_DATASET">{x}</MDI>
+    <MDI key="X_DATASET_RELATIVE_TO_SOURCE">YES</MDI>
+    <MDI key="X_BAND">1</MDI>
+    <MDI key="Y_DATASET">{y}</MDI>
+    <MDI key="Y_DATASET_RELATIVE_TO_SOURCE">YES</MDI>
+    <MDI key="Y_BAND">1</MDI>
+    <MDI key="PIXEL_OFFSET">0</MDI>
+    <MDI key="PIXEL_STEP">1</MDI>
+    <MDI key="LINE_OFFSET">0</MDI>
+    <MDI key="LINE_STEP">1</MDI>
+    <MDI key="GEOREFERENCING_CONVENTION">PIXEL_CENTER</MDI>
+    <MDI key="SRS">{crs}</MDI>
+  </Metadata>
+"#
+    )
+}
+
+/// Writes the bands of lower resolution, which have the same number.
+fn overviews(array: &Described, band: u64) -> String {
+    let mut text = String::new();
+    for key in &array.overviews {
+        let path = xml(&path_to(&array.key, key));
+        text.push_str(&format!(
+            "    <Overview>\n      <SourceFilename relativeToVRT=\"1\">{path}</SourceFilename>\n      \
+             <SourceBand>{}</SourceBand>\n    </Overview>\n",
+            band + 1
+        ));
+    }
+    text
+}
+
+/// Returns the path from the directory of an array to the file of another one.
+fn path_to(from: &Key, to: &Key) -> String {
+    let [from, to] = [from, to].map(|key| {
+        let names = key.as_str().split('/');
+        names.filter(|name| !name.is_empty()).collect::<Vec<_>>()
+    });
+    let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+    let up = vec![".."; from.len() - shared];
+    let down = to[shared..].iter().copied();
+    let names: Vec<&str> = up.into_iter().chain(down).chain([FORMAT.name]).collect();
+    names.join("/")
 }
 
 /// Writes the attributes that are plain texts and numbers as GDAL's metadata.
@@ -339,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_needs_y_and_x_as_the_last_dimensions() {
+    fn rows_run_along_y_in_any_order_of_dimensions() {
         let crs = Crs {
             wkt: Some("PROJCRS[\"a & b\"]".into()),
             ..Crs::default()
@@ -356,8 +434,18 @@ mod tests {
         assert!(
             text(&array).contains("<GeoTransform>9.875, 0.25, 0, 47.25, 0, 0.5</GeoTransform>")
         );
+        let upright = text(&array);
         array.axes.swap(1, 2);
-        assert!(!text(&array).contains("<SRS>") && !text(&array).contains("GeoTransform"));
+        array.metadata.shape.swap(1, 2);
+        let transposed = text(&array);
+        let rows = "<PixelOffset>4</PixelOffset>\n    <LineOffset>40</LineOffset>";
+        let columns = "<PixelOffset>24</PixelOffset>\n    <LineOffset>4</LineOffset>";
+        assert_eq!(transposed, upright.replace(rows, columns));
+        // the items of a row are too far from each other for GDAL
+        array.axes[1].len = 10_000;
+        array.metadata = testing::metadata("\"<f4\"", &[4, 10_000, 600]);
+        assert!(text(&array).contains("rasterXSize=\"600\" rasterYSize=\"10000\""));
+        assert!(!text(&array).contains("GeoTransform") && !text(&array).contains("<SRS>"));
     }
 
     #[test]

@@ -31,6 +31,33 @@ fn store() -> (tempfile::TempDir, TestArray) {
     )
 }
 
+/// GDAL finds values, reference systems, positions and pyramids that CF, rioxarray, GeoZarr and EOPF
+/// state, in any order of dimensions.
+#[test]
+fn gdal_finds_georeferenced_arrays_upright() {
+    let (Some(python), Some(python3)) = (
+        env_path("ZARRFS_TEST_PYTHON"),
+        env_path("ZARRFS_TEST_PYTHON3"),
+    ) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let script = "georeferenced.py";
+    run_python(&python, script, &[Path::new("make"), folder.path()]);
+    run_python(&python3, script, &[Path::new("geozarr"), folder.path()]);
+    for store in ["cf", "geozarr", "eopf"] {
+        let path = folder.path().join(format!("{store}.zarr"));
+        let mount = Mount::new(&path, &["--containers", "tif,nc", "--read-only"]);
+        let args = [
+            Path::new("read"),
+            mount.path(),
+            folder.path(),
+            Path::new(store),
+        ];
+        run_python(&python, script, &args);
+    }
+}
+
 /// Returns the names in a directory that are neither chunks nor metadata.
 fn shown(directory: &Path) -> BTreeSet<String> {
     let names = fs::read_dir(directory)

@@ -15,7 +15,7 @@ fn programs_read_the_values_and_metadata_of_images() {
         "images.py",
         &["write", folder.path().to_str().unwrap()],
     );
-    for name in ["v2.zarr", "v3.zarr"] {
+    for name in ["v2.zarr", "v3.zarr", "systems.zarr"] {
         let store = folder.path().join(name);
         let mount = Mount::new(&store, &["-o", "ro", "--containers", "tif,nii"]);
         let args = [

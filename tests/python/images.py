@@ -2,7 +2,7 @@
 """Writes OME-NGFF images, and compares them with the images that tifffile, ome-types, ITK, nibabel and pynrrd read
 from the files of a mount.
 
-    images.py write DIR           writes DIR/v2.zarr (OME-NGFF 0.2 and 0.4) and DIR/v3.zarr (0.5)
+    images.py write DIR           writes DIR/v2.zarr (OME-NGFF 0.2 and 0.4), DIR/v3.zarr (0.5) and DIR/systems.zarr (0.6)
     images.py check MOUNT STORE   compares the files of a mount of one of them with the written images
     images.py bioformats MOUNT STORE JAR      compares the image that Bio-Formats, in JAR, reads from data.tif
 
@@ -32,7 +32,7 @@ HOSTILE = "a<b> & \"c' \x01\n]]> \u00e9\U0001f52c " + "long " * 100
 KINDS = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
 # OME's symbol, and the size in meters or seconds
 UNITS = {"micrometer": ("\u00b5m", 1e-6), "nanometer": ("nm", 1e-9), "angstrom": ("\u00c5", 1e-10), "second": ("s", 1),
-         "millisecond": ("ms", 1e-3), "hour": ("h", 3600), None: ("reference frame", None)}
+         "millimeter": ("mm", 1e-3), "millisecond": ("ms", 1e-3), "hour": ("h", 3600), None: ("reference frame", None)}
 
 # name: axes, shape, dtype, step of each axis, unit of space, unit of time, channels
 IMAGES = {
@@ -47,9 +47,15 @@ IMAGES = {
     "complex": ("zyx", (2, 3, 4), "<c8", (2, 1, 1), "micrometer", None, []),
     "bools": ("zyx", (2, 3, 4), "|b1", (2, 1, 1), "micrometer", None, []),
     "old": ("tczyx", (2, 2, 1, 3, 4), "<i4", None, None, None, []),
+    "lps": ("zyx", (2, 3, 4), "<i2", (3, 2, 1.5), "millimeter", None, []),
+    "ras": ("zyx", (2, 3, 4), "<i2", (3, 2, 1.5), "millimeter", None, []),
     # the schema has no integers of 64 bits
     "wide": ("zyx", (2, 3, 4), "<u8", (2, 1, 1), "micrometer", None, []),
 }
+# the directions of anatomical axes (RFC 4), and the center of the first voxel
+DIRECTIONS = {"lps": {"x": "right-to-left", "y": "anterior-to-posterior", "z": "inferior-to-superior"},
+              "ras": {"x": "left-to-right", "y": "posterior-to-anterior", "z": "inferior-to-superior"}}
+BODY = (30, 20, 10)
 TYPES = {"u1": "uint8", "i1": "int8", "u2": "uint16", "i2": "int16", "i4": "int32", "f4": "float", "f8": "double",
          "c8": "complex", "b1": "uint8"}
 
@@ -86,8 +92,25 @@ class Image:
         if self.steps:
             image["axes"] = [{"name": a, "type": KINDS[a]} | ({"unit": self.unit(a)} if self.unit(a) else {}) for a in self.axes]
             image["datasets"][0]["coordinateTransformations"] = [{"type": "scale", "scale": list(self.steps)}]
+        for axis in image.get("axes", []) if self.name in DIRECTIONS else []:
+            axis["orientation"] = {"type": "anatomical", "value": DIRECTIONS[self.name][axis["name"]]}
+        if self.name in DIRECTIONS:
+            image["datasets"][0]["coordinateTransformations"].append({"type": "translation", "translation": BODY})
         attributes = {"multiscales": [image]}
         return attributes | ({"omero": {"channels": self.channels}} if self.channels else {})
+
+
+def in_systems(image):
+    """Returns the metadata of an image as version 0.6 has it."""
+    axes = {"name": "physical", "axes": image.pop("axes")}
+    [dataset] = image["datasets"]
+    moves = dataset.pop("coordinateTransformations")
+    dataset["coordinateTransformations"] = [
+        {"type": "sequence", "input": {"path": "0"}, "output": {"name": "physical"}, "transformations": moves}]
+    # a registered system is not that of the image
+    turned = {"name": "atlas", "axes": axes["axes"]}
+    away = {"type": "translation", "input": {"name": "physical"}, "output": {"name": "atlas"}, "translation": [7] * len(axes["axes"])}
+    return image | {"coordinateSystems": [turned, axes], "coordinateTransformations": [away]}
 
 
 def write(directory):
@@ -99,11 +122,15 @@ def write(directory):
         chunks = tuple(max(1, n // 2) for n in image.shape)
         group.create_dataset("0", data=image.values(), chunks=chunks, dimension_separator="/", fill_value=None)
     # zarr-python 2 does not write v3
-    store = os.path.join(directory, "v3.zarr")
-    put(os.path.join(store, "zarr.json"), {"zarr_format": 3, "node_type": "group"})
-    for name, data_type in [("tczyx", "uint16"), ("t1zyx", "int8"), ("yx", "float64")]:
+    for store in ["v3.zarr", "systems.zarr"]:
+        put(os.path.join(directory, store, "zarr.json"), {"zarr_format": 3, "node_type": "group"})
+    new = [("tczyx", "uint16"), ("t1zyx", "int8"), ("yx", "float64"), ("lps", "int16"), ("ras", "int16")]
+    for store, version, name, data_type in [("v3.zarr", "0.5", *image) for image in new] + [("systems.zarr", "0.6", *image) for image in new]:
+        store = os.path.join(directory, store)
         image = Image(name)
-        attributes = {"ome": {"version": "0.5"} | image.metadata()}
+        attributes = {"ome": {"version": version} | image.metadata()}
+        if version == "0.6":
+            attributes["ome"]["multiscales"] = [in_systems(attributes["ome"]["multiscales"][0])]
         put(os.path.join(store, name, "zarr.json"), {"zarr_format": 3, "node_type": "group", "attributes": attributes})
         put(os.path.join(store, name, "0", "zarr.json"), {
             "zarr_format": 3, "node_type": "array", "shape": image.shape, "data_type": data_type, "fill_value": 0,
@@ -187,7 +214,8 @@ def check_nifti(image, path):
         same("unit of time in nibabel", read.header.get_xyzt_units()[1], code)
         close("time step in nibabel", read.header.get_zooms()[place], seconds / unit)
     if image.space:
-        close("steps in nibabel", read.header.get_zooms()[:2], [image.step(a) * UNITS[image.space][1] * 1e6 for a in "xy"])
+        units = 1e3 if read.header.get_xyzt_units()[0] == "mm" else 1e6
+        close("steps in nibabel", read.header.get_zooms()[:2], [image.step(a) * UNITS[image.space][1] * units for a in "xy"])
 
 
 def check_nrrd(image, path):
@@ -200,6 +228,18 @@ def check_nrrd(image, path):
     same("values in ITK", sitk.GetArrayFromImage(read).reshape(image.shape), image.values())
 
 
+def check_body(image, at):
+    """Compares the place of an image of a body in data.nii and data.nhdr, by nibabel and ITK."""
+    of_nifti = nibabel.load(os.path.join(at, "data.nii"))
+    same("directions in nibabel", "".join(nibabel.aff2axcodes(of_nifti.affine)), image.name.upper())
+    signs = np.array([-1, -1, 1]) if image.name == "lps" else np.ones(3)
+    close("first voxel in nibabel", of_nifti.affine[:3, 3], signs * BODY[::-1])
+    of_itk = [sitk.ReadImage(os.path.join(at, name)) for name in ["data.nii", "data.nhdr"]]
+    for what in ["GetDirection", "GetOrigin", "GetSpacing"]:
+        found, wanted = [getattr(read, what)() for read in of_itk]
+        close(f"{what} in ITK", found, wanted)
+
+
 def check(mount, store):
     schema = xmlschema.XMLSchema(os.path.join(os.path.dirname(ome_types.__file__), "ome-2016-06.xsd"))
 
@@ -208,6 +248,8 @@ def check(mount, store):
         check_nifti(image, os.path.join(at, "data.nii"))
         if os.path.exists(os.path.join(at, "data.nhdr")):
             check_nrrd(image, os.path.join(at, "data.nhdr"))
+        if image.name in DIRECTIONS:
+            check_body(image, at)
     check_all("images", sorted(n for n in os.listdir(store) if n in IMAGES), mount, check_image)
 
 

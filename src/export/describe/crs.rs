@@ -1,35 +1,56 @@
-//! The reference system of x and y: GDAL's `_CRS`; CF's grid mapping (CF conventions, 5.6); or else
-//! WGS 84 if units say that they are longitude and latitude, as GDAL's netCDF driver assumes.
+//! The reference system of x and y: GDAL's `_CRS`; CF's grid mapping (CF conventions, 5.6); what
+//! GeoZarr says; or else WGS 84 if units say that they are longitude and latitude, as GDAL's netCDF
+//! driver assumes.
 
-use super::super::described::{Coordinates, Crs, DescribedAxis, Role};
+use super::super::described::{Coordinates, Crs, CrsKind, DescribedAxis, Role};
+use super::georeference::Georeference;
 use super::{attributes, nearest_array, projection, role};
 use crate::array::hierarchy::Hierarchy;
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_store::Key;
 
-/// Returns the reference system of the array at `key`. If a grid mapping has a transform, axes
-/// without coordinates get theirs from it. The array with the grid mapping is added to `sources`.
+/// Maximum depth of objects in WKT.
+const MAX_DEPTH: usize = 32;
+
+/// Returns the reference system of the array at `key`, which has these `attributes` and what else
+/// is `stated` of its place. If a transform is known, axes without coordinates get theirs from it,
+/// unless it is rotated: then it is returned in GDAL's order. The array with the grid mapping is
+/// added to `sources`.
 pub fn find(
     hierarchy: &Hierarchy,
     key: &Key,
     attributes: &Map<String, Value>,
+    stated: &Georeference,
     axes: &mut [DescribedAxis],
     sources: &mut Vec<Key>,
-) -> Option<Crs> {
+) -> (Option<Crs>, Option<[f64; 6]>) {
     let mapping = attributes.get("grid_mapping").and_then(json::text);
     let mapping = mapping.and_then(|mapping| nearest_array(hierarchy, key, variable(mapping)?));
     sources.extend(mapping.as_ref().map(|array| array.key().clone()));
     let mapping = mapping.and_then(|array| hierarchy.attributes(array.key()).ok());
-    if let Some(transform) = mapping.as_deref().and_then(geotransform) {
+    let transform = mapping.as_deref().and_then(geotransform);
+    let transform = transform.or_else(|| stated.transform(axes));
+    if let Some(transform) = transform {
         set_coordinates(axes, transform);
     }
     let of_gdal = attributes
         .get("_CRS")
         .and_then(Value::as_object)
         .and_then(of_gdal);
-    of_gdal
+    let is_map = is_map(axes);
+    let crs = of_gdal
         .or_else(|| of_mapping(mapping.as_deref()?, axes))
+        .or_else(|| stated.crs.clone().filter(|_| is_map))
         .or_else(|| of_units(axes))
+        .or_else(|| stated.crs_of_product.clone().filter(|_| is_map));
+    (crs, transform.filter(|transform| is_rotated(*transform)))
+}
+
+/// Returns whether two of the axes are x and y.
+pub fn is_map(axes: &[DescribedAxis]) -> bool {
+    [Role::X, Role::Y]
+        .iter()
+        .all(|role| axes.iter().any(|axis| axis.role == *role))
 }
 
 /// Returns the name of the grid mapping variable: `crs`, or the first of `crs: x y other: lat lon`.
@@ -40,19 +61,56 @@ fn variable(mapping: &str) -> Option<&str> {
 /// Parses `_CRS` of GDAL's Zarr driver ("SRS encoding"), which has any of `url`, `wkt` and
 /// `projjson`.
 fn of_gdal(crs: &Map<String, Value>) -> Option<Crs> {
-    let projjson = crs.get("projjson").filter(|value| value.is_object());
-    let described = projjson.map(|value| Crs {
-        projjson: Some(json::write(value)),
-        is_geographic: value.get("type").and_then(json::text) == Some("GeographicCRS"),
-        ..Crs::default()
-    });
     let named = attributes::line(crs, "url").and_then(|url| of_url(&url));
-    let all = [wkt(crs, "wkt").map(of_wkt), named, described];
-    all.into_iter().flatten().reduce(|known, more| Crs {
+    merged([
+        wkt(crs, "wkt").map(of_wkt),
+        named,
+        crs.get("projjson").and_then(of_projjson),
+    ])
+}
+
+/// Returns the system in all forms in which it is stated.
+pub fn merged<const N: usize>(forms: [Option<Crs>; N]) -> Option<Crs> {
+    forms.into_iter().flatten().reduce(|known, more| Crs {
         wkt: known.wkt.or(more.wkt),
         authority: known.authority.or(more.authority),
         projjson: known.projjson.or(more.projjson),
-        is_geographic: known.is_geographic || more.is_geographic,
+        kind: if known.kind == CrsKind::Other {
+            more.kind
+        } else {
+            known.kind
+        },
+        unit: known.unit.or(more.unit),
+        perspective_height: known.perspective_height.or(more.perspective_height),
+    })
+}
+
+/// Parses PROJJSON (<https://proj.org/en/stable/specifications/projjson.html>).
+pub fn of_projjson(value: &Value) -> Option<Crs> {
+    value.as_object()?;
+    let kind = match value.get("type").and_then(json::text) {
+        Some("GeographicCRS") => CrsKind::Geographic,
+        Some("ProjectedCRS") => CrsKind::Projected,
+        _ => CrsKind::Other,
+    };
+    let id = value.get("id");
+    let code = id.and_then(|id| id.get("code"));
+    let code = code.map(|code| json::text(code).map_or_else(|| json::write(code), str::to_string));
+    let authority = id.and_then(|id| id.get("authority").and_then(json::text));
+    let axis = value.pointer("/coordinate_system/axis/0/unit");
+    let unit = match axis {
+        Some(Value::String(name)) if name == "metre" => Some(1.0),
+        Some(unit) => unit.get("conversion_factor").and_then(json::float),
+        None => None,
+    };
+    Some(Crs {
+        projjson: Some(json::write(value)),
+        authority: authority
+            .zip(code)
+            .and_then(|(authority, code)| identifier(authority, &code)),
+        kind,
+        unit: unit.filter(|_| kind == CrsKind::Projected),
+        ..Crs::default()
     })
 }
 
@@ -60,9 +118,33 @@ fn of_gdal(crs: &Map<String, Value>) -> Option<Crs> {
 fn of_url(url: &str) -> Option<Crs> {
     let (_, name) = url.split_once("/def/crs/")?;
     let [authority, _, code] = name.split('/').collect::<Vec<_>>().try_into().ok()?;
+    of_code(authority, code)
+}
+
+/// Returns the system with a code of an authority. The code says what it is if that is WGS 84, UTM
+/// on it, or if EPSG has only projected systems around it.
+pub fn of_code(authority: &str, code: &str) -> Option<Crs> {
     let authority = identifier(authority, code)?;
     let is_wgs_84 = ["EPSG:4326", "OGC:CRS84"].contains(&authority.as_str());
-    let known = if is_wgs_84 { wgs_84() } else { Crs::default() };
+    let number = authority
+        .strip_prefix("EPSG:")
+        .and_then(|code| code.parse::<u32>().ok())
+        .unwrap_or_default();
+    let known = if is_wgs_84 {
+        wgs_84()
+    } else if let Some(wkt) = projection::utm(number) {
+        of_wkt(wkt)
+    } else {
+        let is_projected = (20_000..32_767).contains(&number) || [3035, 3857].contains(&number);
+        Crs {
+            kind: if is_projected {
+                CrsKind::Projected
+            } else {
+                CrsKind::Other
+            },
+            ..Crs::default()
+        }
+    };
     Some(Crs {
         authority: Some(authority),
         ..known
@@ -78,7 +160,13 @@ fn of_mapping(mapping: &Map<String, Value>, axes: &[DescribedAxis]) -> Option<Cr
         .iter()
         .find(|axis| axis.role == Role::X)
         .and_then(|axis| axis.units.as_deref());
-    own.or_else(|| projection::wkt(mapping, units)).map(of_wkt)
+    let crs = own
+        .or_else(|| projection::wkt(mapping, units))
+        .map(of_wkt)?;
+    Some(Crs {
+        perspective_height: attributes::number(mapping, "perspective_point_height"),
+        ..crs
+    })
 }
 
 /// Returns WGS 84 if x and y are longitude and latitude.
@@ -99,7 +187,7 @@ fn wgs_84() -> Crs {
 }
 
 /// Returns an attribute that looks like WKT: a keyword, then brackets.
-fn wkt(attributes: &Map<String, Value>, name: &str) -> Option<String> {
+pub fn wkt(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     let text = attributes::line(attributes, name)?;
     let (word, _) = text.split_once(['[', '('])?;
     let is_wkt = !word.is_empty()
@@ -109,31 +197,49 @@ fn wkt(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     is_wkt.then_some(text)
 }
 
-fn of_wkt(wkt: String) -> Crs {
+/// Parses WKT of version 1 or 2.
+pub fn of_wkt(wkt: String) -> Crs {
     let root = wkt
         .split(['[', '('])
         .next()
         .unwrap_or_default()
         .trim()
         .to_ascii_uppercase();
-    let is_geographic = match root.as_str() {
-        "GEOGCS" | "GEOGCRS" | "GEOGRAPHICCRS" => true,
+    let kind = match root.as_str() {
+        "GEOGCS" | "GEOGCRS" | "GEOGRAPHICCRS" => CrsKind::Geographic,
         // WKT 2 also uses these for geocentric systems, whose axes are Cartesian
-        "GEODCRS" | "GEODETICCRS" => wkt.to_ascii_lowercase().contains("cs[ellipsoidal"),
-        _ => false,
+        "GEODCRS" | "GEODETICCRS" if wkt.to_ascii_lowercase().contains("cs[ellipsoidal") => {
+            CrsKind::Geographic
+        }
+        "PROJCS" | "PROJCRS" | "PROJECTEDCRS" => CrsKind::Projected,
+        _ => CrsKind::Other,
     };
+    let authority = object(&wkt, |parents, word| {
+        parents.len() == 1 && ["AUTHORITY", "ID"].contains(&word)
+    });
+    let unit = object(&wkt, |parents, word| {
+        ["UNIT", "LENGTHUNIT"].contains(&word)
+            && parents.last().is_some_and(|parent| {
+                ["PROJCS", "PROJCRS", "PROJECTEDCRS", "AXIS"].contains(parent)
+            })
+    });
     Crs {
-        authority: authority(&wkt),
+        authority: authority.and_then(|[authority, code]| identifier(authority, code)),
+        unit: unit
+            .filter(|_| kind == CrsKind::Projected)
+            .and_then(|[_, size]| size.trim().parse().ok())
+            .filter(|size: &f64| *size > 0.0 && size.is_finite()),
         wkt: Some(wkt),
         projjson: None,
-        is_geographic,
+        kind,
+        perspective_height: None,
     }
 }
 
-/// Returns the identifier of the outermost object: `AUTHORITY["EPSG","4326"]` in WKT 1,
-/// `ID["EPSG",4326]` in WKT 2.
-fn authority(wkt: &str) -> Option<String> {
-    let mut depth = 0usize;
+/// Returns the first two items of the first object of a WKT that `is_wanted`, which gets the
+/// keywords of the objects around it and its own: `AUTHORITY["EPSG","4326"]`.
+fn object<'a>(wkt: &'a str, is_wanted: fn(&[&str], &str) -> bool) -> Option<[&'a str; 2]> {
+    let mut parents: Vec<&str> = Vec::new();
     let mut quoted = false;
     for (at, c) in wkt.char_indices() {
         match c {
@@ -145,13 +251,19 @@ fn authority(wkt: &str) -> Option<String> {
                     .rsplit(|c: char| !c.is_ascii_alphanumeric())
                     .next()
                     .unwrap_or_default();
-                if depth == 1 && ["AUTHORITY", "ID"].contains(&word) {
+                if is_wanted(&parents, word) {
                     let mut parts = after.get(1..)?.split([']', ')']).next()?.split(',');
-                    return identifier(parts.next()?, parts.next()?);
+                    return Some([parts.next()?, parts.next()?]);
                 }
-                depth += 1;
+                // no real text nests as deep
+                if parents.len() > MAX_DEPTH {
+                    return None;
+                }
+                parents.push(word);
             }
-            ']' | ')' => depth = depth.saturating_sub(1),
+            ']' | ')' => {
+                parents.pop();
+            }
             _ => {}
         }
     }
@@ -167,33 +279,43 @@ fn identifier(authority: &str, code: &str) -> Option<String> {
     is_plain.then(|| parts.join(":"))
 }
 
-/// Parses GDAL's attribute `x0 dx 0 y0 0 dy`, where x0 and y0 are the corner of the first pixel.
-/// Returns `None` for rotated grids, whose axes have no coordinates.
+/// Parses GDAL's attribute `x0 dx rx y0 ry dy`, where x0 and y0 are the corner of the first pixel.
 fn geotransform(mapping: &Map<String, Value>) -> Option<[f64; 6]> {
     let text = attributes::line(mapping, "GeoTransform")?;
     let words = text.split([' ', ',']).filter(|word| !word.is_empty());
     let numbers: Vec<f64> = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
     let numbers: [f64; 6] = numbers.try_into().ok()?;
-    let [_, dx, rx, _, ry, dy] = numbers;
-    let is_good =
-        numbers.iter().all(|n| n.is_finite()) && dx != 0.0 && dy != 0.0 && rx == 0.0 && ry == 0.0;
-    is_good.then_some(numbers)
+    is_transform(numbers).then_some(numbers)
 }
 
-/// Sets the coordinates of x and y that are still unknown.
-fn set_coordinates(axes: &mut [DescribedAxis], [x0, dx, _, y0, _, dy]: [f64; 6]) {
-    for axis in axes
-        .iter_mut()
-        .filter(|axis| axis.coordinates == Coordinates::Unknown)
-    {
+/// Returns whether a transform in GDAL's order gives each pixel a place of its own.
+pub fn is_transform(transform: [f64; 6]) -> bool {
+    let [_, dx, rx, _, ry, dy] = transform;
+    transform.iter().all(|n| n.is_finite()) && dx * dy != rx * ry
+}
+
+fn is_rotated([_, _, rx, _, ry, _]: [f64; 6]) -> bool {
+    rx != 0.0 || ry != 0.0
+}
+
+/// Sets the coordinates of x and y that are still unknown, and the step of those of one item. A
+/// rotated grid has no coordinates.
+fn set_coordinates(axes: &mut [DescribedAxis], transform: [f64; 6]) {
+    if is_rotated(transform) {
+        return;
+    }
+    let [x0, dx, _, y0, _, dy] = transform;
+    for axis in axes {
         let (corner, step) = match axis.role {
             Role::X => (x0, dx),
             Role::Y => (y0, dy),
             _ => continue,
         };
-        axis.coordinates = Coordinates::Regular {
-            first: corner + step / 2.0,
-            step,
+        let first = match &axis.coordinates {
+            Coordinates::Unknown => corner + step / 2.0,
+            Coordinates::Irregular { values } if values.len() == 1 => values[0],
+            _ => continue,
         };
+        axis.coordinates = Coordinates::Regular { first, step };
     }
 }

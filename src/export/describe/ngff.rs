@@ -1,15 +1,20 @@
-//! The axes and channels of an OME-NGFF image, versions 0.1 to 0.5, from the attributes
-//! `multiscales` and `omero` of the group that holds its resolutions; version 0.5 has them in the
-//! attribute `ome`.
+//! The axes and channels of an OME-NGFF image, versions 0.1 to 0.6, from the attributes
+//! `multiscales` and `omero` of the group that holds its resolutions; since version 0.5 they are in
+//! the attribute `ome`.
 
-use super::super::described::{ImageChannel, ImageInfo};
-use super::{attributes, groups_above};
-use crate::array::hierarchy::Hierarchy;
-use zarrfs_base::json::{self, Value};
+use super::super::described::{AnatomicalDirection, ImageChannel, ImageInfo, Role};
+use super::attributes;
+use zarrfs_base::json::{self, Object, Value};
 use zarrfs_store::Key;
 
 /// The axes of every image before version 0.3.
 const FIRST_AXES: [&str; 5] = ["t", "c", "z", "y", "x"];
+
+/// Maximum depth of sequences of transformations.
+const MAX_DEPTH: usize = 8;
+
+/// Maximum number of resolutions that are looked at.
+const MAX_LEVELS: usize = 64;
 
 /// Maximum number of channels whose description is read, and of characters of a name. Both are far
 /// above real ones.
@@ -24,6 +29,8 @@ pub struct Image {
     pub axes: Vec<ImageAxis>,
     /// The name and the channels.
     pub info: ImageInfo,
+    /// The arrays of the other resolutions.
+    pub levels: Vec<Key>,
 }
 
 /// An axis of an image.
@@ -37,13 +44,16 @@ pub struct ImageAxis {
     pub unit: Option<String>,
     /// The center of the first item and the step to the next.
     pub place: Option<(f64, f64)>,
+    /// The axis of a body that it is, and its direction.
+    pub orientation: Option<(Role, AnatomicalDirection)>,
 }
 
 /// Returns the image that has the array at `key` as a resolution; `None` if there is no such image.
-pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<Image> {
-    groups_above(hierarchy, key).find_map(|group| {
-        let path = key.relative_to(&group)?;
-        let attributes = hierarchy.attributes(&group).ok()?;
+///
+/// `above` are the groups above the array with their attributes, nearest first.
+pub fn image(above: &[(Key, Object)], key: &Key, dimensions: usize) -> Option<Image> {
+    above.iter().find_map(|(group, attributes)| {
+        let path = key.relative_to(group)?;
         let ome = attributes.get("ome");
         let [multiscales, omero] = ["multiscales", "omero"].map(|name| {
             ome.and_then(|ome| ome.get(name))
@@ -54,7 +64,13 @@ pub fn image(hierarchy: &Hierarchy, key: &Key, dimensions: usize) -> Option<Imag
             .iter()
             .find_map(|multiscale| Some((multiscale, axes(multiscale, &path, dimensions)?)))?;
         let info = info(multiscale, omero, &axes);
-        Some(Image { group, axes, info })
+        let levels = levels(multiscale, group, &path);
+        Some(Image {
+            group: group.clone(),
+            axes,
+            info,
+            levels,
+        })
     })
 }
 
@@ -98,34 +114,68 @@ fn short_line(value: &Value, name: &str) -> Option<String> {
     attributes::line(value.as_object()?, name).map(|line| line.chars().take(MAX_NAME).collect())
 }
 
+/// Returns the keys of the other resolutions than the one at `path` in the image's group.
+fn levels(multiscale: &Value, group: &Key, path: &Key) -> Vec<Key> {
+    let datasets = multiscale.get("datasets").and_then(Value::as_array);
+    datasets
+        .into_iter()
+        .flatten()
+        .take(MAX_LEVELS)
+        .filter_map(path_of)
+        .filter(|other| other != path)
+        .map(|other| group.join_key(&other))
+        .collect()
+}
+
+/// Returns the path of a resolution in the image's group.
+fn path_of(dataset: &Value) -> Option<Key> {
+    Key::normalize(dataset.get("path").and_then(json::text)?).ok()
+}
+
 /// Returns the axes that a multiscale specifies for the array at `path` in its group.
 fn axes(multiscale: &Value, path: &Key, dimensions: usize) -> Option<Vec<ImageAxis>> {
     let dataset = multiscale
         .get("datasets")?
         .as_array()?
         .iter()
-        .find(|dataset| {
-            let text = dataset.get("path").and_then(json::text);
-            text.and_then(|text| Key::normalize(text).ok()).as_ref() == Some(path)
-        })?;
-    let mut axes = match multiscale.get("axes") {
+        .find(|dataset| path_of(dataset).as_ref() == Some(path))?;
+    let system = coordinate_system(multiscale, dataset);
+    let mut axes = match multiscale.get("axes").or_else(|| system?.get("axes")) {
         Some(list) => list.as_array()?.iter().map(axis).collect(),
         None => FIRST_AXES.map(|name| named(name.to_string())).to_vec(),
     };
     if axes.len() != dimensions {
         return None;
     }
-    // NGFF applies the dataset's transformations before those of all resolutions
-    let transformations = [dataset, multiscale].map(|of| of.get("coordinateTransformations"));
+    // before version 0.6 the transformations of all resolutions follow those of the dataset; since
+    // then they lead to other coordinate systems
+    let of_all = multiscale.get("coordinateTransformations");
+    let transformations = [
+        dataset.get("coordinateTransformations"),
+        of_all.filter(|_| system.is_none()),
+    ];
     for transformation in transformations
         .into_iter()
         .flatten()
         .filter_map(Value::as_array)
         .flatten()
     {
-        transform(transformation, &mut axes);
+        if !transform(transformation, &mut axes, 0) {
+            axes.iter_mut().for_each(|axis| axis.place = None);
+            break;
+        }
     }
     Some(axes)
+}
+
+/// Returns the coordinate system of version 0.6 to which the dataset's transformation leads.
+fn coordinate_system<'a>(multiscale: &'a Value, dataset: &Value) -> Option<&'a Value> {
+    let systems = multiscale.get("coordinateSystems")?.as_array()?;
+    let output = dataset.pointer("/coordinateTransformations/0/output");
+    // drafts had the name alone
+    let name = output.map(|output| output.get("name").unwrap_or(output));
+    let is_output = |system: &&Value| system.get("name").is_some() && system.get("name") == name;
+    systems.iter().find(is_output).or_else(|| systems.first())
 }
 
 /// Parses an axis of version 0.4 or later, or of 0.3, which has only names.
@@ -140,7 +190,25 @@ fn axis(value: &Value) -> ImageAxis {
         kind,
         unit,
         place: None,
+        orientation: value.get("orientation").and_then(orientation),
     }
+}
+
+/// Parses the orientation of an axis: "anatomical" and one of the directions of RFC 4.
+fn orientation(value: &Value) -> Option<(Role, AnatomicalDirection)> {
+    if value.get("type").and_then(json::text) != Some("anatomical") {
+        return None;
+    }
+    let (role, direction) = match value.get("value").and_then(json::text)? {
+        "left-to-right" => (Role::X, AnatomicalDirection::AlongRas),
+        "right-to-left" => (Role::X, AnatomicalDirection::AgainstRas),
+        "posterior-to-anterior" | "caudal-to-rostral" => (Role::Y, AnatomicalDirection::AlongRas),
+        "anterior-to-posterior" | "rostral-to-caudal" => (Role::Y, AnatomicalDirection::AgainstRas),
+        "inferior-to-superior" | "ventral-to-dorsal" => (Role::Z, AnatomicalDirection::AlongRas),
+        "superior-to-inferior" | "dorsal-to-ventral" => (Role::Z, AnatomicalDirection::AgainstRas),
+        _ => return None,
+    };
+    Some((role, direction))
 }
 
 fn named(name: String) -> ImageAxis {
@@ -150,28 +218,73 @@ fn named(name: String) -> ImageAxis {
     }
 }
 
-/// Applies a `scale` or a `translation` ("The pixel center is the origin") to all axes except
-/// channels.
-fn transform(transformation: &Value, axes: &mut [ImageAxis]) {
-    let Some(kind @ ("scale" | "translation")) = transformation.get("type").and_then(json::text)
-    else {
-        return;
+/// Applies a transformation ("The pixel center is the origin") to all axes except channels. Returns
+/// whether each axis still has coordinates of its own: not if the transformation mixes axes or is
+/// unknown.
+fn transform(transformation: &Value, axes: &mut [ImageAxis], depth: usize) -> bool {
+    let Some(kind) = transformation.get("type").and_then(json::text) else {
+        return true;
     };
-    let vector = attributes::numbers(transformation.get(kind)).unwrap_or_default();
-    if vector.len() != axes.len() {
-        return;
-    }
-    for (axis, number) in axes.iter_mut().zip(vector) {
-        if axis.kind.as_deref() == Some("channel") {
-            continue;
+    let list = transformation.get(kind);
+    match kind {
+        "identity" => true,
+        "scale" | "translation" => {
+            let vector = attributes::numbers(list).unwrap_or_default();
+            if vector.len() == axes.len() {
+                for (axis, number) in axes.iter_mut().zip(vector) {
+                    if kind == "scale" {
+                        axis.place(number, 0.0);
+                    } else {
+                        axis.place(1.0, number);
+                    }
+                }
+            }
+            true
         }
-        let (first, step) = axis.place.unwrap_or((0.0, 1.0));
-        let (first, step) = match kind {
-            "scale" => (first * number, step * number),
-            _ => (first + number, step),
-        };
+        "affine" => diagonal(list, axes.len()).is_some_and(|rows| {
+            for (axis, (factor, shift)) in axes.iter_mut().zip(rows) {
+                axis.place(factor, shift);
+            }
+            true
+        }),
+        "sequence" if depth < MAX_DEPTH => transformation
+            .get("transformations")
+            .and_then(Value::as_array)
+            .is_some_and(|list| list.iter().all(|each| transform(each, axes, depth + 1))),
+        _ => false,
+    }
+}
+
+/// Returns factor and shift of each axis if an affine matrix mixes none.
+fn diagonal(rows: Option<&Value>, dimensions: usize) -> Option<Vec<(f64, f64)>> {
+    let rows = rows?.as_array()?;
+    if rows.len() != dimensions {
+        return None;
+    }
+    let mut diagonal = Vec::new();
+    for (number, row) in rows.iter().enumerate() {
+        let row = attributes::numbers(Some(row))?;
+        let (shift, factors) = row.split_last()?;
+        let is_own = |(column, factor): (usize, &f64)| column == number || *factor == 0.0;
+        if factors.len() != dimensions || !factors.iter().enumerate().all(is_own) {
+            return None;
+        }
+        diagonal.push((factors[number], *shift));
+    }
+    Some(diagonal)
+}
+
+impl ImageAxis {
+    /// Multiplies the coordinates by a factor, then shifts them; those of channels stay.
+    fn place(&mut self, factor: f64, shift: f64) {
+        if self.kind.as_deref() == Some("channel") {
+            return;
+        }
+        let (first, step) = self.place.unwrap_or((0.0, 1.0));
+        let first = first * factor + shift;
+        let step = step * factor;
         if first.is_finite() && step.is_finite() && step != 0.0 {
-            axis.place = Some((first, step));
+            self.place = Some((first, step));
         }
     }
 }

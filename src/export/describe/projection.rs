@@ -1,11 +1,25 @@
 //! Converts CF's grid mapping attributes (CF conventions, appendix F, "Grid Mappings") to WKT 1,
 //! for the projections that WKT 1 has.
 
+use super::super::units;
 use super::attributes;
 use zarrfs_base::json::{Map, Value};
 
 /// WKT 1 of EPSG:4326.
 pub const WGS_84: &str = r#"GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563,AUTHORITY["EPSG","7030"]],AUTHORITY["EPSG","6326"]],PRIMEM["Greenwich",0,AUTHORITY["EPSG","8901"]],UNIT["degree",0.0174532925199433,AUTHORITY["EPSG","9122"]],AUTHORITY["EPSG","4326"]]"#;
+
+/// Returns WKT 1 of EPSG's codes for UTM on WGS 84; `None` for other codes.
+pub fn utm(code: u32) -> Option<String> {
+    let (zone, half, northing) = match code {
+        32601..=32660 => (code - 32600, 'N', 0),
+        32701..=32760 => (code - 32700, 'S', 10_000_000),
+        _ => return None,
+    };
+    let meridian = 6 * i64::from(zone) - 183;
+    Some(format!(
+        r#"PROJCS["WGS 84 / UTM zone {zone}{half}",{WGS_84},PROJECTION["Transverse_Mercator"],PARAMETER["latitude_of_origin",0],PARAMETER["central_meridian",{meridian}],PARAMETER["scale_factor",0.9996],PARAMETER["false_easting",500000],PARAMETER["false_northing",{northing}],UNIT["metre",1,AUTHORITY["EPSG","9001"]],AXIS["Easting",EAST],AXIS["Northing",NORTH],AUTHORITY["EPSG","{code}"]]"#
+    ))
+}
 
 /// The semi-major axis of WGS 84 in meters, and its inverse flattening.
 const WGS_84_ELLIPSOID: (f64, f64) = (6_378_137.0, 298.257_223_563);
@@ -21,6 +35,8 @@ pub fn wkt(mapping: &Map<String, Value>, units: Option<&str>) -> Option<String> 
         Some("km" | "kilometre" | "kilometer" | "kilometres" | "kilometers") => {
             r#"UNIT["kilometre",1000]"#
         }
+        // the scanning angles of a satellite are multiplied by its height
+        Some(unit) if name == "geostationary" && units::is_radian(unit) => r#"UNIT["metre",1]"#,
         Some(_) => return None,
     };
     let (projection, parameters) = projection(&name, mapping)?;
@@ -28,13 +44,54 @@ pub fn wkt(mapping: &Map<String, Value>, units: Option<&str>) -> Option<String> 
     let parameters = parameters.map(|(name, value)| format!(r#"PARAMETER["{name}",{value}],"#));
     let parameters: String = parameters.collect();
     let geographic = geographic(mapping);
+    let extension = if name == "geostationary" {
+        sweep_about_x(mapping)?
+    } else {
+        String::new()
+    };
     Some(format!(
-        r#"PROJCS["unknown",{geographic},PROJECTION["{projection}"],{parameters}{unit}]"#
+        r#"PROJCS["unknown",{geographic},PROJECTION["{projection}"],{parameters}{unit}{extension}]"#
+    ))
+}
+
+/// Returns what WKT 1 of a geostationary system lacks, as GDAL writes it for satellites that sweep
+/// about x, such as GOES-R. Others, such as Meteosat, need nothing.
+fn sweep_about_x(mapping: &Map<String, Value>) -> Option<String> {
+    let sweep = attributes::line(mapping, "sweep_angle_axis");
+    let fixed = attributes::line(mapping, "fixed_angle_axis");
+    if sweep.as_deref() != Some("x") && fixed.as_deref() != Some("y") {
+        return Some(String::new());
+    }
+    let number = |name: &str| attributes::number(mapping, name);
+    let meridian = number("longitude_of_projection_origin")?;
+    let height = number("perspective_point_height")?;
+    let (axis, flattening) = ellipsoid(mapping).unwrap_or(WGS_84_ELLIPSOID);
+    let shape = if flattening == 0.0 {
+        format!("+R={axis}")
+    } else {
+        format!("+a={axis} +rf={flattening}")
+    };
+    Some(format!(
+        r#",EXTENSION["PROJ4","+proj=geos +lon_0={meridian} +h={height} +x_0=0 +y_0=0 {shape} +units=m +no_defs +sweep=x"]"#
     ))
 }
 
 /// Returns the geographic system on the mapping's ellipsoid, by default WGS 84.
 fn geographic(mapping: &Map<String, Value>) -> String {
+    let Some((axis, flattening)) = ellipsoid(mapping) else {
+        return WGS_84.to_string();
+    };
+    if is_wgs_84(axis, flattening) {
+        return WGS_84.to_string();
+    }
+    format!(
+        r#"GEOGCS["unknown",DATUM["unknown",SPHEROID["unknown",{axis},{flattening}]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]"#
+    )
+}
+
+/// Returns the semi-major axis of the mapping's ellipsoid in meters and its inverse flattening,
+/// which WKT takes for 0 if it is a sphere.
+fn ellipsoid(mapping: &Map<String, Value>) -> Option<(f64, f64)> {
     let [axis, minor, flattening, radius] = [
         "semi_major_axis",
         "semi_minor_axis",
@@ -48,16 +105,10 @@ fn geographic(mapping: &Map<String, Value>) -> String {
             flattening.or(minor.map(|minor| axis / (axis - minor))),
         ),
         (None, Some(radius)) => (radius, None),
-        (None, None) => return WGS_84.to_string(),
+        (None, None) => return None,
     };
-    // WKT's inverse flattening of a sphere is 0
     let flattening = flattening.filter(|x| x.is_finite()).unwrap_or(0.0);
-    if is_wgs_84(axis, flattening) {
-        return WGS_84.to_string();
-    }
-    format!(
-        r#"GEOGCS["unknown",DATUM["unknown",SPHEROID["unknown",{axis},{flattening}]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]"#
-    )
+    Some((axis, flattening))
 }
 
 fn is_wgs_84(axis: f64, flattening: f64) -> bool {
@@ -148,6 +199,13 @@ fn projection(
             vec![
                 ("latitude_of_center", latitude),
                 ("longitude_of_center", meridian),
+            ],
+        ),
+        "geostationary" => (
+            "Geostationary_Satellite",
+            vec![
+                ("central_meridian", meridian),
+                ("satellite_height", number("perspective_point_height")),
             ],
         ),
         "sinusoidal" => ("Sinusoidal", vec![("longitude_of_center", meridian)]),

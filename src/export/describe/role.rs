@@ -32,6 +32,9 @@ pub fn claim(
     if let Some(found) = coordinate.and_then(of_coordinate) {
         return Some(found);
     }
+    if let Some((role, _)) = image.and_then(|axis| axis.orientation) {
+        return Some((Evidence::Type, role));
+    }
     match image.and_then(|axis| axis.kind.as_deref()) {
         Some("time") => Some((Evidence::Type, Role::Time)),
         None | Some("space") => by_name(name?).map(|role| (Evidence::Name, role)),

@@ -1,4 +1,4 @@
-use super::super::described::{Crs, MetadataNumber, Role};
+use super::super::described::{Crs, CrsKind, MetadataNumber, Role};
 use super::*;
 use crate::array::hierarchy::StoredNode;
 use zarrfs_base::stats::Stats;

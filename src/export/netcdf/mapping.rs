@@ -1,35 +1,38 @@
-//! Converts GDAL's `_CRS` to CF's form: a grid mapping variable, which has only attributes (CF
-//! conventions, 5.6), and the attribute `axis` of its coordinates. Arrays that name a grid mapping
-//! themselves stay unchanged.
+//! The grid mapping variables, which have only attributes (CF conventions, 5.6), of arrays whose
+//! reference system GDAL's `_CRS` or GeoZarr states, and the attribute `axis` of their coordinates.
+//! Arrays that name a grid mapping themselves stay unchanged.
 
 use super::GroupArray;
 use super::classic::{Attribute, Type, Variable};
 use super::names::UniqueNames;
+use crate::export::describe::GridMapping;
 use std::collections::BTreeMap;
-use zarrfs_base::json;
 
 /// The name of a mapping unless an array has this name.
 const NAME: &str = "crs";
 
-/// The names of a file's mappings by WKT.
-pub struct Mappings<'a>(BTreeMap<&'a str, String>);
+/// The mappings of a file and their names.
+pub struct Mappings<'a>(BTreeMap<&'a GridMapping, String>);
 
 impl<'a> Mappings<'a> {
     /// Collects the mappings of the arrays and gives them unique names.
     pub fn new(members: &'a [GroupArray], names: &mut UniqueNames) -> Self {
         let mut mappings = BTreeMap::new();
-        for wkt in members.iter().filter_map(wkt) {
-            mappings.entry(wkt).or_insert_with(|| names.give(NAME));
+        for mapping in members
+            .iter()
+            .filter_map(|member| member.mapping.as_deref())
+        {
+            mappings.entry(mapping).or_insert_with(|| names.give(NAME));
         }
         Mappings(mappings)
     }
 
     /// Returns the variables, each with four bytes of meaningless data.
     pub fn variables(&self) -> impl Iterator<Item = Variable> {
-        self.0.iter().map(|(wkt, name)| Variable {
+        self.0.iter().map(|(mapping, name)| Variable {
             name: name.clone(),
             dimensions: Vec::new(),
-            attributes: vec![text("crs_wkt", wkt), text("spatial_ref", wkt)],
+            attributes: attributes(mapping),
             kind: Type::Int,
             size: 4,
             begin: 0,
@@ -39,7 +42,7 @@ impl<'a> Mappings<'a> {
     /// Returns the attribute that an array needs: the name of its mapping, or the axis of a
     /// coordinate.
     pub fn attribute(&self, member: &GroupArray) -> Option<Attribute> {
-        if let Some(name) = wkt(member).and_then(|wkt| self.0.get(wkt)) {
+        if let Some(name) = member.mapping.as_deref().and_then(|own| self.0.get(own)) {
             return Some(text("grid_mapping", name));
         }
         let has_role = ["axis", "standard_name", "units"]
@@ -60,9 +63,13 @@ fn text(name: &str, value: &str) -> Attribute {
     }
 }
 
-/// Returns the WKT of an array's `_CRS`.
-fn wkt(member: &GroupArray) -> Option<&str> {
-    let is_mapped = member.attributes.contains_key("grid_mapping");
-    let crs = member.attributes.get("_CRS").filter(|_| !is_mapped)?;
-    json::text(crs.get("wkt")?).filter(|wkt| !wkt.is_empty())
+/// Returns the attributes of a mapping: those of CF, and those that GDAL and rioxarray read.
+fn attributes(mapping: &GridMapping) -> Vec<Attribute> {
+    let wkt = &mapping.wkt;
+    let transform = mapping.geotransform.as_deref();
+    let transform = transform.map(|numbers| text("GeoTransform", numbers));
+    [text("crs_wkt", wkt), text("spatial_ref", wkt)]
+        .into_iter()
+        .chain(transform)
+        .collect()
 }

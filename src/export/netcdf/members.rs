@@ -8,7 +8,9 @@ use super::{MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, 
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
-use crate::export::describe::{fill_is_missing, with_stated_sign};
+use crate::export::describe::{
+    GridMapping, attributes_above, fill_is_missing, grid_mapping, with_stated_sign,
+};
 use crate::export::{GrowingArrays, ItemForm, axis_names, flat};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -30,6 +32,8 @@ pub struct GroupArray {
     pub attributes: Object,
     /// Whether the fill value stands for missing values.
     pub fill_is_missing: bool,
+    /// The grid mapping that another convention than CF states.
+    pub mapping: Option<Arc<GridMapping>>,
     /// The metadata with another sign of integers, if the type of the file states it.
     pub with_sign: Option<ArrayMetadata>,
     /// The names of its dimensions, where metadata has them.
@@ -58,6 +62,7 @@ impl GroupArray {
         let letters = (kind == Type::Char).then_some(array.metadata().dtype.size() as u64);
         Ok(GroupArray {
             fill_is_missing: fill_is_missing(hierarchy, &array, &attributes),
+            mapping: None,
             with_sign: None,
             array,
             attributes,
@@ -198,6 +203,7 @@ impl GroupArrays {
         };
         members.add_group(hierarchy, key)?;
         members.add_inherited(hierarchy, key)?;
+        members.find_mappings(hierarchy, key);
         members.find_letters();
         members.find_records();
         members.leave_out(|member| member.is_empty().then(|| "a dimension has length 0".into()));
@@ -312,6 +318,34 @@ impl GroupArrays {
             }
         }
         Ok(())
+    }
+
+    /// Finds the grid mappings of the arrays of the group at `key`.
+    fn find_mappings(&mut self, hierarchy: &Hierarchy, key: &Key) {
+        let above = attributes_above(hierarchy, &key.join("array"));
+        let mut groups = Vec::new();
+        let mut known: BTreeSet<Arc<GridMapping>> = BTreeSet::new();
+        for member in &mut self.list {
+            let found = grid_mapping(
+                &above,
+                &member.array,
+                &member.attributes,
+                &member.names,
+                &mut groups,
+            );
+            member.mapping = found.map(|found| match known.get(&found) {
+                Some(known) => known.clone(),
+                None => {
+                    self.memory += found.wkt.len();
+                    let found = Arc::new(found);
+                    known.insert(found.clone());
+                    found
+                }
+            });
+        }
+        groups.sort();
+        groups.dedup();
+        self.sources.extend(groups);
     }
 
     /// Finds the arrays of single bytes whose last dimension is the letters of a text already, as

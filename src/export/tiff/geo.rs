@@ -1,7 +1,9 @@
 //! GeoTIFF 1.1 (OGC 19-008r4), the position of the raster and its reference system; and GDAL's own
 //! tags.
 
-use super::super::{raster, spelling};
+use super::super::described::CrsKind;
+use super::super::raster::Raster;
+use super::super::spelling;
 use super::{Described, TagValue, Tags};
 
 const PIXEL_SCALE: u16 = 33550;
@@ -12,15 +14,17 @@ const GDAL_METADATA: u16 = 42112;
 const GDAL_NODATA: u16 = 42113;
 
 /// Adds the tags that the array has values for.
-pub fn tags(array: &Described, tags: &mut Tags) {
-    if let Some(raster::Placed { x, y, dx, dy }) = raster::placed(array) {
-        if dx > 0.0 && dy < 0.0 {
+pub fn tags(array: &Described, raster: &Raster, tags: &mut Tags) {
+    let transform = raster.geotransform(array);
+    match transform {
+        Some([x, dx, 0.0, y, 0.0, dy]) if dx > 0.0 && dy < 0.0 => {
             tags.insert(PIXEL_SCALE, TagValue::Double(vec![dx, -dy, 0.0]));
             tags.insert(TIEPOINT, TagValue::Double(vec![0.0, 0.0, 0.0, x, y, 0.0]));
-        } else {
+        }
+        Some([x, dx, row_dx, y, column_dy, dy]) => {
             let rows = [
-                [dx, 0.0, 0.0, x],
-                [0.0, dy, 0.0, y],
+                [dx, row_dx, 0.0, x],
+                [column_dy, dy, 0.0, y],
                 [0.0; 4],
                 [0.0, 0.0, 0.0, 1.0],
             ];
@@ -29,7 +33,11 @@ pub fn tags(array: &Described, tags: &mut Tags) {
                 TagValue::Double(rows.as_flattened().to_vec()),
             );
         }
-        tags.insert(GEO_KEYS, TagValue::Short(geo_keys(array)));
+        None => {}
+    }
+    let system = system(array).filter(|_| raster.is_map(array));
+    if transform.is_some() || system.is_some() {
+        tags.insert(GEO_KEYS, TagValue::Short(geo_keys(system)));
     }
     if let Some(nodata) = spelling::nodata(array) {
         tags.insert(GDAL_NODATA, TagValue::Ascii(nodata.to_string()));
@@ -40,10 +48,10 @@ pub fn tags(array: &Described, tags: &mut Tags) {
 }
 
 /// Returns the directory of keys, each with its value in place.
-fn geo_keys(array: &Described) -> Vec<u16> {
+fn geo_keys(system: Option<(bool, u16)>) -> Vec<u16> {
     // GTRasterType: the tie point is the corner of a pixel
     let mut keys = vec![(1025, 1)];
-    if let Some((is_geographic, code)) = system(array) {
+    if let Some((is_geographic, code)) = system {
         // GTModelType; GeodeticCRS or ProjectedCRS
         keys.insert(0, (1024, if is_geographic { 2 } else { 1 }));
         keys.push((if is_geographic { 2048 } else { 3072 }, code));
@@ -64,9 +72,7 @@ fn system(array: &Described) -> Option<(bool, u16)> {
         .strip_prefix("EPSG:")?
         .parse()
         .ok()?;
-    // the code alone does not say whether the system is geographic
-    let is_known = crs.is_geographic || crs.wkt.is_some() || crs.projjson.is_some();
-    is_known.then_some((crs.is_geographic, code))
+    (crs.kind != CrsKind::Other).then_some((crs.is_geographic(), code))
 }
 
 /// Writes GDAL's XML about a band: scaling, units, title.

@@ -1,4 +1,4 @@
-use super::super::described::{Coordinates, Crs, DescribedAxis, MetadataNumber, Role};
+use super::super::described::{Coordinates, Crs, CrsKind, DescribedAxis, MetadataNumber, Role};
 use super::super::testing;
 use super::*;
 
@@ -251,7 +251,7 @@ fn every_page_has_the_position_of_the_array() {
     let mut array = testing::geographic();
     array.crs = Some(Crs {
         authority: Some("EPSG:4326".into()),
-        is_geographic: true,
+        kind: CrsKind::Geographic,
         ..Crs::default()
     });
     (array.scale, array.offset) = (Some(0.05), Some(260.0));
@@ -283,7 +283,7 @@ fn rows_from_south_to_north_have_a_transformation() {
     };
     array.crs = Some(Crs {
         authority: Some("EPSG:3035".into()),
-        wkt: Some("PROJCRS[]".into()),
+        kind: CrsKind::Projected,
         ..Crs::default()
     });
     array.nodata = Some(MetadataNumber::Float(f64::NAN));

@@ -288,6 +288,42 @@ fn an_image_of_ngff_is_described() {
     assert_eq!(names(&case.describe("image/labels")), [None; 4]);
 }
 
+/// "affine", "sequence", "mapAxis" (OME-NGFF 0.6, "Coordinate transformations").
+#[test]
+fn transformations_that_mix_axes_give_no_coordinates() {
+    let places_with = |transformation: &str| {
+        let case = case()
+            .value(
+                "i/.zattrs",
+                &format!(
+                    r#"{{"multiscales":[{{"coordinateSystems":[{{"name":"a","axes":[{{"name":"y"}},{{"name":"x"}}]}}],
+                    "datasets":[{{"path":"0","coordinateTransformations":[{transformation}]}}]}}]}}"#
+                ),
+            )
+            .array("i/0", "<u2", &[4, 5], "{}");
+        let image = case.describe("i/0");
+        assert_eq!(names(&image), [Some("y"), Some("x")]);
+        places(&image)
+    };
+    let along = r#"{"type":"affine","affine":[[2,0,10],[0,-3,20]]}"#;
+    assert_eq!(
+        places_with(along),
+        [regular(10.0, 2.0), regular(20.0, -3.0)]
+    );
+    for mixed in [
+        r#"{"type":"affine","affine":[[2,1,10],[0,3,20]]}"#,
+        r#"{"type":"affine","affine":[[2,0],[0,3]]}"#,
+        r#"{"type":"mapAxis","mapAxis":[1,0]}"#,
+        r#"{"type":"sequence","transformations":[{"type":"scale","scale":[2,3]},{"type":"rotation","rotation":[[0,1],[1,0]]}]}"#,
+    ] {
+        assert_eq!(
+            places_with(mixed),
+            [Coordinates::Unknown, Coordinates::Unknown],
+            "{mixed}"
+        );
+    }
+}
+
 /// "axes" is a list of names in OME-NGFF 0.3; before, "data is 5-dimensional ... t, c, z, y, x".
 #[test]
 fn older_images_are_described() {
@@ -334,11 +370,11 @@ fn a_reference_system_of_gdal_is_parsed() {
         );
     let crs = |path: &str| case.describe(path).crs.unwrap();
     assert_eq!(
-        (crs("wkt").authority.as_deref(), crs("wkt").is_geographic),
+        (crs("wkt").authority.as_deref(), crs("wkt").is_geographic()),
         (Some("EPSG:32631"), false)
     );
     assert_eq!(
-        (crs("url").authority.as_deref(), crs("url").is_geographic),
+        (crs("url").authority.as_deref(), crs("url").is_geographic()),
         (Some("EPSG:4326"), true)
     );
     assert!(crs("url").wkt.unwrap().starts_with("GEOGCS[\"WGS 84\""));
@@ -347,7 +383,7 @@ fn a_reference_system_of_gdal_is_parsed() {
         crs("json"),
         Crs {
             projjson: Some(json),
-            is_geographic: true,
+            kind: CrsKind::Geographic,
             ..Crs::default()
         }
     );
@@ -390,11 +426,11 @@ fn a_grid_mapping_is_parsed() {
         a.crs.as_ref().unwrap().authority.as_deref(),
         Some("EPSG:3035")
     );
-    assert!(!a.crs.as_ref().unwrap().is_geographic);
+    assert!(!a.crs.as_ref().unwrap().is_geographic());
     // coordinate arrays take precedence
     assert_eq!(places(&a), [regular(49.5, -1.0), regular(0.0, 5.0)]);
     let sphere = case.describe("g/b").crs.unwrap();
-    assert!(sphere.is_geographic && sphere.authority.is_none());
+    assert!(sphere.is_geographic() && sphere.authority.is_none());
     assert!(
         sphere
             .wkt
@@ -418,7 +454,8 @@ fn projections_in_attributes_become_wkt() {
             .array("m", "|u1", &[], attributes);
         case.describe("v")
             .crs
-            .and_then(|crs| crs.wkt.filter(|_| !crs.is_geographic))
+            .filter(|crs| !crs.is_geographic())
+            .and_then(|crs| crs.wkt)
     };
     let lambert = r#"{"grid_mapping_name":"lambert_conformal_conic","standard_parallel":[30,60],
         "longitude_of_central_meridian":[10.5],"latitude_of_projection_origin":45,"false_easting":1000,
@@ -443,6 +480,15 @@ fn projections_in_attributes_become_wkt() {
         assert_eq!(wkt(&broken, "\"m\""), None, "{broken}");
     }
     assert_eq!(wkt(lambert, "\"degrees\""), None);
+    let geostationary = r#"{"grid_mapping_name":"geostationary","perspective_point_height":35785831,
+        "longitude_of_projection_origin":9.5,"sweep_angle_axis":"y"}"#;
+    assert!(
+        wkt(geostationary, "\"radian\"").unwrap().ends_with(
+            r#"PARAMETER["central_meridian",9.5],PARAMETER["satellite_height",35785831],PARAMETER["false_easting",0],PARAMETER["false_northing",0],UNIT["metre",1]]"#
+        )
+    );
+    let about_x = wkt(&geostationary.replace("\"y\"", "\"x\""), "\"rad\"").unwrap();
+    assert!(about_x.contains("+h=35785831 +x_0=0 +y_0=0 +a=6378137 +rf=298.257223563"));
     assert_eq!(
         wkt(r#"{"grid_mapping_name":"geostationary"}"#, "\"m\""),
         None

@@ -35,6 +35,17 @@ fn attributes_may_have_any_type() {
         "standard_name",
         "crs_wkt",
         "GeoTransform",
+        "coordinates",
+        "proj:code",
+        "proj:epsg",
+        "proj:wkt2",
+        "proj:transform",
+        "spatial:bbox",
+        "spatial:dimensions",
+        "spatial:shape",
+        "spatial:transform",
+        "spatial:transform_type",
+        "stac_discovery",
     ];
     for value in values {
         let all: Vec<String> = names
@@ -54,6 +65,48 @@ fn attributes_may_have_any_type() {
             "{value}"
         );
     }
+}
+
+#[test]
+fn malformed_places_are_ignored() {
+    let named = r#""spatial:dimensions":["y","x"]"#;
+    for place in [
+        r#""spatial:transform":[1,0,0,0,0,0]"#,
+        r#""spatial:transform":[1,0,0,0,-1]"#,
+        r#""spatial:transform":[1,0,0,0,-1,1e400]"#,
+        r#""spatial:transform":[1,0,0,0,-1,0],"spatial:transform_type":"rpc""#,
+        r#""spatial:transform":[1,0,0,0,-1,0],"spatial:shape":[3,2]"#,
+        r#""spatial:bbox":[0,0,0,1]"#,
+        r#""spatial:bbox":[0,0,1]"#,
+        r#""proj:transform":[1,0,0,0,-1,0,0,0,1],"spatial:dimensions":["y"]"#,
+        r#""multiscales":{"layout":[{"asset":"../g/v"},{"asset":7},7]}"#,
+    ] {
+        let of_array = r#"{"_ARRAY_DIMENSIONS":["y","x"]}"#;
+        let case = case()
+            .value("g/.zattrs", &format!("{{{named},{place}}}"))
+            .array("g/v", "<f4", &[2, 3], of_array);
+        let v = case.describe("g/v");
+        let has_place = place.contains("proj:transform");
+        assert_eq!(
+            v.axes
+                .iter()
+                .all(|axis| axis.coordinates == Coordinates::Unknown),
+            !has_place,
+            "{place}"
+        );
+        assert_eq!((v.crs, v.geotransform, v.overviews.len()), (None, None, 0));
+    }
+    let deep = "A[".repeat(10_000);
+    let case = case().array(
+        "v",
+        "<f4",
+        &[2, 3],
+        &format!(
+            r#"{{"_ARRAY_DIMENSIONS":["y","x"],"proj:wkt2":"PROJCRS[{deep}","proj:code":"EPSG:0"}}"#
+        ),
+    );
+    let crs = case.describe("v").crs.unwrap();
+    assert_eq!((crs.authority.as_deref(), crs.unit), (Some("EPSG:0"), None));
 }
 
 #[test]
