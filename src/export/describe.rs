@@ -99,7 +99,7 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     sources.extend(stated.groups);
     levels.extend(stated.levels);
     let overviews = grids::overviews(hierarchy, metadata, &axes, levels);
-    sources.extend(overviews.iter().cloned());
+    sources.extend(overviews.iter().map(|overview| overview.key.clone()));
     let geolocation = grids::geolocation(hierarchy, key, &attributes, &axes);
     if let Some(found) = &geolocation {
         sources.extend([found.longitudes.clone(), found.latitudes.clone()]);

@@ -40,7 +40,7 @@ pub struct Described {
     /// The arrays with the longitude and latitude of each pixel of a curvilinear grid.
     pub geolocation: Option<Geolocation>,
     /// The arrays with the same image in lower resolutions, the finest first.
-    pub overviews: Vec<Key>,
+    pub overviews: Vec<Overview>,
     /// The stored value (before scaling) that stands for missing data.
     pub nodata: Option<MetadataNumber>,
     /// The factor of stored values.
@@ -159,6 +159,15 @@ pub enum CrsKind {
     /// Anything else, or not known.
     #[default]
     Other,
+}
+
+/// An array that has an image in a lower resolution, with the same dimensions, bands and type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Overview {
+    /// The array.
+    pub key: Key,
+    /// Its metadata.
+    pub metadata: Arc<ArrayMetadata>,
 }
 
 /// The longitudes and latitudes of the pixels of a curvilinear grid, whose two dimensions are those

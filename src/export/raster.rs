@@ -61,6 +61,11 @@ impl Raster {
             .or_else(|| Self::of(&array.metadata))
     }
 
+    /// Returns the raster of an array with other lengths of the same dimensions.
+    pub fn with_lengths(&self, metadata: &ArrayMetadata) -> Option<Self> {
+        Self::along(metadata, self.y, self.x)
+    }
+
     fn along(metadata: &ArrayMetadata, y: usize, x: usize) -> Option<Self> {
         if !spelling::is_countable(metadata) {
             return None;

@@ -1,9 +1,9 @@
 //! TIFF 6.0, or BigTIFF if offsets need more than 32 bits. Each band is a page of one strip, unless
 //! each pixel has an item of every band: then they are the samples of one page. All directories
-//! come first. The flat bytes follow at a multiple
-//! of 4096, in the header's byte order, so that programs can map them. The first page's description
-//! has the dimensions: of an OME-NGFF image for Bio-Formats, of others for ImageJ. GDAL reads the
-//! position from GeoTIFF tags.
+//! come first, and each has those of the same image in lower resolutions, whose flat bytes follow.
+//! The flat bytes of the array come last, at a multiple of 4096, in the header's byte order, so
+//! that programs can map them. The first page's description has the dimensions: of an OME-NGFF
+//! image for Bio-Formats, of others for ImageJ. GDAL reads the position from GeoTIFF tags.
 
 mod geo;
 mod image_j;
@@ -11,8 +11,9 @@ mod ome;
 mod resolution;
 
 use super::binary::HeaderFields;
+use super::described::Overview;
 use super::raster::{Interleave, Raster};
-use super::{Described, FormatContent, FormatSpec};
+use super::{Composite, Described, FormatContent, FormatSpec, ItemForm};
 use std::collections::BTreeMap;
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::ArrayMetadata;
@@ -24,7 +25,7 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
     content: FormatContent::FlatBytes,
     is_container: true,
     fits,
-    header: |array| Ok(header(array).into()),
+    header: |array| Ok(file(array)),
     ..FormatSpec::DEFAULT
 };
 
@@ -34,10 +35,14 @@ const MAX_PAGES: u64 = 1 << 16;
 /// Alignment of the flat bytes in the file, in bytes.
 const ALIGNMENT: u64 = 4096;
 
+/// Maximum number of pages of all overviews.
+const MAX_OVERVIEW_PAGES: u64 = 1 << 16;
+
 /// Upper bound of the header in bytes: a page has some twenty tags of up to 20 bytes, and texts are
 /// bounded.
 const MAX_HEADER: u64 = 64 << 20;
 
+const NEW_SUBFILE_TYPE: u16 = 254;
 const IMAGE_WIDTH: u16 = 256;
 const IMAGE_LENGTH: u16 = 257;
 const BITS_PER_SAMPLE: u16 = 258;
@@ -48,6 +53,7 @@ const STRIP_OFFSETS: u16 = 273;
 const SAMPLES_PER_PIXEL: u16 = 277;
 const ROWS_PER_STRIP: u16 = 278;
 const STRIP_BYTE_COUNTS: u16 = 279;
+const SUB_IFDS: u16 = 330;
 const EXTRA_SAMPLES: u16 = 338;
 const SAMPLE_FORMAT: u16 = 339;
 
@@ -73,57 +79,74 @@ fn fits(metadata: &ArrayMetadata) -> bool {
     sample_format(&metadata.dtype).is_some() && pages.is_some_and(|pages| pages <= MAX_PAGES)
 }
 
+/// Makes the file up to the flat bytes: the header and the flat bytes of the overviews.
+fn file(array: &Described) -> Composite {
+    let mut file = Composite::from(header(array));
+    for overview in overviews(array) {
+        let metadata = &overview.metadata;
+        file.push_flat(overview.key.clone(), metadata, ItemForm::AsStored);
+        file.pad_to(ALIGNMENT);
+    }
+    file
+}
+
+/// Returns the overviews that the file contains: those that leave its header small.
+fn overviews(array: &Described) -> &[Overview] {
+    let overviews = array.overviews.as_slice();
+    let pages = raster_of(array).map_or(0, |raster| raster.bands);
+    if pages.saturating_mul(overviews.len() as u64) > MAX_OVERVIEW_PAGES {
+        &[]
+    } else {
+        overviews
+    }
+}
+
+fn raster_of(array: &Described) -> Option<Raster> {
+    Raster::upright(array, |raster| pages_and_samples(raster).is_some())
+}
+
 /// Writes the header.
 fn header(array: &Described) -> Vec<u8> {
     let dtype = &array.metadata.dtype;
-    let raster = Raster::upright(array, |raster| pages_and_samples(raster).is_some());
-    let (Some(raster), Some(format)) = (raster, sample_format(dtype)) else {
+    let (Some(raster), Some(format)) = (raster_of(array), sample_format(dtype)) else {
         return Vec::new();
     };
-    let (pages, samples) = pages_and_samples(&raster).unwrap_or((raster.bands, 1));
-    let is_big = array.size() > u64::from(u32::MAX) - MAX_HEADER;
-    let strip = array.size() / pages;
-    let [offset, strip_length] = [0, strip].map(|bytes| {
-        if is_big {
-            TagValue::Long8(bytes)
-        } else {
-            TagValue::Long(bytes as u32)
-        }
-    });
-    let mut tags = Tags::from([
-        (IMAGE_WIDTH, TagValue::Long(raster.columns as u32)),
-        (IMAGE_LENGTH, TagValue::Long(raster.rows as u32)),
-        (
-            BITS_PER_SAMPLE,
-            TagValue::Short(vec![8 * dtype.size() as u16; samples.into()]),
-        ),
-        (COMPRESSION, TagValue::Short(vec![1])),
-        // BlackIsZero
-        (PHOTOMETRIC, TagValue::Short(vec![1])),
-        (STRIP_OFFSETS, offset),
-        (SAMPLES_PER_PIXEL, TagValue::Short(vec![samples])),
-        (ROWS_PER_STRIP, TagValue::Long(raster.rows as u32)),
-        (STRIP_BYTE_COUNTS, strip_length),
-        (SAMPLE_FORMAT, TagValue::Short(vec![format; samples.into()])),
-    ]);
-    if raster.interleave == Interleave::Pixel {
-        // the first sample is the gray value, the others are of no known kind
-        let others = vec![0; usize::from(samples).saturating_sub(1)];
-        tags.insert(EXTRA_SAMPLES, TagValue::Short(others));
-    } else if let Some(description) = ome::description(array, &raster) {
-        ome::pixels_per_centimeter(array, &mut tags);
-        tags.insert(DESCRIPTION, TagValue::Ascii(description));
-    } else {
-        image_j::pixels_per_unit(array, &mut tags);
-        let description = image_j::description(array, pages);
-        tags.insert(DESCRIPTION, TagValue::Ascii(description));
-    }
-    geo::tags(array, &raster, &mut tags);
-    Layout {
-        is_big,
+    let overviews = overviews(array);
+    let of_overviews = overviews
+        .iter()
+        .map(|overview| overview.metadata.flat_size());
+    let size = of_overviews.fold(array.size(), u64::saturating_add);
+    let layout = Layout {
+        is_big: size > u64::from(u32::MAX) - MAX_HEADER,
         is_big_endian: dtype.is_big_endian(),
+    };
+    let mut image = layout.image(&array.metadata, &raster, format);
+    let tags = &mut image.tags;
+    if raster.interleave == Interleave::Band {
+        let description = match ome::description(array, &raster) {
+            Some(description) => {
+                ome::pixels_per_centimeter(array, tags);
+                description
+            }
+            None => {
+                image_j::pixels_per_unit(array, tags);
+                image_j::description(array, image.pages)
+            }
+        };
+        tags.insert(DESCRIPTION, TagValue::Ascii(description));
     }
-    .header(&tags, pages, strip)
+    geo::tags(array, &raster, tags);
+    if !overviews.is_empty() {
+        tags.insert(SUB_IFDS, layout.offset_value(0));
+    }
+    let levels = overviews.iter().filter_map(|overview| {
+        let raster = raster.with_lengths(&overview.metadata)?;
+        let mut level = layout.image(&overview.metadata, &raster, format);
+        // a reduced-resolution version of another image
+        level.tags.insert(NEW_SUBFILE_TYPE, TagValue::Long(1));
+        Some(level)
+    });
+    layout.header(&image, &levels.collect::<Vec<_>>())
 }
 
 /// Returns the numbers of pages and of samples per pixel; `None` if the format cannot show the
@@ -154,21 +177,99 @@ struct Layout {
     is_big_endian: bool,
 }
 
+/// An image of one resolution: its pages, which have the same tags, and their strips.
+struct TiffImage {
+    tags: Tags,
+    pages: u64,
+    /// Number of bytes of the strip of a page.
+    strip: u64,
+    /// Number of bytes of all strips.
+    size: u64,
+}
+
 impl Layout {
-    /// Writes a header of `pages` pages with the same tags, whose strips have `strip` bytes. Each
-    /// page gets its own strip offset; only the first has the description.
-    fn header(self, tags: &Tags, pages: u64, strip: u64) -> Vec<u8> {
+    /// Returns an image with the tags that every page needs.
+    fn image(self, metadata: &ArrayMetadata, raster: &Raster, format: u16) -> TiffImage {
+        let (pages, samples) = pages_and_samples(raster).unwrap_or((raster.bands, 1));
+        let size = metadata.flat_size();
+        let strip = size / pages;
+        let each_sample = |value| TagValue::Short(vec![value; samples.into()]);
+        let mut tags = Tags::from([
+            (IMAGE_WIDTH, TagValue::Long(raster.columns as u32)),
+            (IMAGE_LENGTH, TagValue::Long(raster.rows as u32)),
+            (
+                BITS_PER_SAMPLE,
+                each_sample(8 * metadata.dtype.size() as u16),
+            ),
+            (COMPRESSION, TagValue::Short(vec![1])),
+            // BlackIsZero
+            (PHOTOMETRIC, TagValue::Short(vec![1])),
+            (STRIP_OFFSETS, self.offset_value(0)),
+            (SAMPLES_PER_PIXEL, TagValue::Short(vec![samples])),
+            (ROWS_PER_STRIP, TagValue::Long(raster.rows as u32)),
+            (STRIP_BYTE_COUNTS, self.offset_value(strip)),
+            (SAMPLE_FORMAT, each_sample(format)),
+        ]);
+        if samples > 1 {
+            // the first sample is the gray value, the others are of no known kind
+            tags.insert(
+                EXTRA_SAMPLES,
+                TagValue::Short(vec![0; usize::from(samples) - 1]),
+            );
+        }
+        TiffImage {
+            tags,
+            pages,
+            strip,
+            size,
+        }
+    }
+
+    /// Returns an offset or a number of bytes as the value of a tag.
+    fn offset_value(self, bytes: u64) -> TagValue {
+        if self.is_big {
+            TagValue::Long8(bytes)
+        } else {
+            TagValue::Long(bytes as u32)
+        }
+    }
+
+    /// Writes the header of an image. Each page has directories of its `levels`, which have as many
+    /// pages; only the first has the description. The strips of the levels precede those of the
+    /// image.
+    fn header(self, image: &TiffImage, levels: &[TiffImage]) -> Vec<u8> {
         // values that are too long for a tag precede the directories, once for all pages
         let mut shared = HeaderFields::new(self.is_big_endian);
         let begin = if self.is_big { 16 } else { 8 };
-        let fields: BTreeMap<u16, Vec<u8>> = tags
-            .iter()
-            .map(|(id, value)| (*id, self.field(value, begin, &mut shared)))
-            .collect();
+        let fields = self.fields(&image.tags, begin, &mut shared);
+        let mut fields_of_levels = Vec::new();
+        for level in levels {
+            fields_of_levels.push(self.fields(&level.tags, begin, &mut shared));
+        }
         let first = begin + shared.len() as u64;
-        let size = self.directory_size(tags.len() as u64);
-        let other_size = self.directory_size(tags.len() as u64 - 1);
-        let flat = (first + size + (pages - 1) * other_size).next_multiple_of(ALIGNMENT);
+        let count = image.tags.len() as u64;
+        let size = self.directory_size(count);
+        let has_description = image.tags.contains_key(&DESCRIPTION);
+        let other_size = self.directory_size(count - u64::from(has_description));
+        let below = first + size + (image.pages - 1) * other_size;
+        let sizes = levels
+            .iter()
+            .map(|level| self.directory_size(level.tags.len() as u64));
+        let sizes: Vec<u64> = sizes.collect();
+        let each_page: u64 = sizes.iter().sum();
+        // several offsets are too long for a tag
+        let lists = below + image.pages * each_page;
+        let list = if levels.len() > 1 {
+            levels.len() as u64 * self.width()
+        } else {
+            0
+        };
+        let mut flat = (lists + image.pages * list).next_multiple_of(ALIGNMENT);
+        let mut data = Vec::new();
+        for level in levels {
+            data.push(flat);
+            flat = (flat + level.size).next_multiple_of(ALIGNMENT);
+        }
 
         let mut file = HeaderFields::new(self.is_big_endian);
         file.bytes(if self.is_big_endian { b"MM" } else { b"II" });
@@ -181,32 +282,102 @@ impl Layout {
         }
         self.offset(first, &mut file);
         file.bytes(&shared.into_bytes());
-        for page in 0..pages {
-            let is_first = page == 0;
-            let next = file.len() as u64 + if is_first { size } else { other_size };
-            self.count(tags.len() as u64 - u64::from(!is_first), &mut file);
-            for (id, value) in tags
-                .iter()
-                .filter(|(id, _)| is_first || **id != DESCRIPTION)
-            {
-                file.put(id.to_le_bytes());
-                file.put(value.kind().to_le_bytes());
-                self.offset(value.count(), &mut file);
-                match fields.get(id) {
-                    Some(field) if *id != STRIP_OFFSETS => file.bytes(field),
-                    _ => self.offset(flat + page * strip, &mut file),
+        for page in 0..image.pages {
+            let tags = image.tags.iter();
+            let tags = tags.filter(|(id, _)| page == 0 || **id != DESCRIPTION);
+            let size = if page == 0 { size } else { other_size };
+            let next = file.len() as u64 + size;
+            let below = below + page * each_page;
+            let sub_ifds = if list == 0 {
+                below
+            } else {
+                lists + page * list
+            };
+            self.directory(
+                &tags.collect::<Vec<_>>(),
+                &fields,
+                [flat + page * image.strip, sub_ifds],
+                levels.len(),
+                if page + 1 < image.pages { next } else { 0 },
+                &mut file,
+            );
+        }
+        for page in 0..image.pages {
+            for ((level, fields), data) in levels.iter().zip(&fields_of_levels).zip(&data) {
+                let tags: Vec<_> = level.tags.iter().collect();
+                self.directory(
+                    &tags,
+                    fields,
+                    [data + page * level.strip, 0],
+                    0,
+                    0,
+                    &mut file,
+                );
+            }
+        }
+        if list > 0 {
+            for page in 0..image.pages {
+                let mut below = below + page * each_page;
+                for size in &sizes {
+                    self.offset(below, &mut file);
+                    below += size;
                 }
             }
-            self.offset(if page + 1 < pages { next } else { 0 }, &mut file);
         }
-        file.zeros(flat as usize - file.len());
+        let end = data.first().copied().unwrap_or(flat);
+        file.zeros(end as usize - file.len());
         file.into_bytes()
+    }
+
+    /// Writes the directory of a page with these tags and their fields; `own` are the offsets of
+    /// its strip and of its `levels`, and `next` that of the next directory.
+    fn directory(
+        self,
+        tags: &[(&u16, &TagValue)],
+        fields: &BTreeMap<u16, Vec<u8>>,
+        [strip, sub_ifds]: [u64; 2],
+        levels: usize,
+        next: u64,
+        file: &mut HeaderFields,
+    ) {
+        self.count(tags.len() as u64, file);
+        for (id, value) in tags {
+            file.put(id.to_le_bytes());
+            file.put(value.kind().to_le_bytes());
+            match (**id, fields.get(id)) {
+                (SUB_IFDS, _) => {
+                    self.offset(levels as u64, file);
+                    self.offset(sub_ifds, file);
+                }
+                (STRIP_OFFSETS, _) | (_, None) => {
+                    self.offset(value.count(), file);
+                    self.offset(strip, file);
+                }
+                (_, Some(field)) => {
+                    self.offset(value.count(), file);
+                    file.bytes(field);
+                }
+            }
+        }
+        self.offset(next, file);
+    }
+
+    /// Returns the number of bytes of an offset.
+    fn width(self) -> u64 {
+        if self.is_big { 8 } else { 4 }
+    }
+
+    /// Returns the value field of each tag.
+    fn fields(self, tags: &Tags, begin: u64, shared: &mut HeaderFields) -> BTreeMap<u16, Vec<u8>> {
+        tags.iter()
+            .map(|(id, value)| (*id, self.field(value, begin, shared)))
+            .collect()
     }
 
     /// Returns the value field of a tag: the value itself, or the offset at which `shared` holds
     /// it.
     fn field(self, value: &TagValue, begin: u64, shared: &mut HeaderFields) -> Vec<u8> {
-        let width = if self.is_big { 8 } else { 4 };
+        let width = self.width() as usize;
         let mut bytes = HeaderFields::new(self.is_big_endian);
         value.put(&mut bytes);
         if bytes.len() <= width {

@@ -242,8 +242,8 @@ fn geolocation(array: &Described) -> String {
 /// Writes the bands of lower resolution, which have the same number.
 fn overviews(array: &Described, band: u64) -> String {
     let mut text = String::new();
-    for key in &array.overviews {
-        let path = xml(&path_to(&array.key, key));
+    for overview in &array.overviews {
+        let path = xml(&path_to(&array.key, &overview.key));
         text.push_str(&format!(
             "    <Overview>\n      <SourceFilename relativeToVRT=\"1\">{path}</SourceFilename>\n      \
              <SourceBand>{}</SourceBand>\n    </Overview>\n",

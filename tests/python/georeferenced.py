@@ -200,6 +200,7 @@ def geozarr(folder):
 
 def read(mount, folder, store):
     import rasterio
+    import tifffile
     from rasterio import warp
     from rasterio.crs import CRS
 
@@ -232,6 +233,15 @@ def read(mount, folder, store):
                             step = values.shape[2] // shape[2] + values.shape[2] % 2
                             assert (small.count, small.height, small.width) == tuple(shape), what
                             np.testing.assert_array_equal(small.read(), values[:, ::step, ::step], what)
+                if name == "data.tif" and fields["overviews"]:
+                    with tifffile.TiffFile(path) as file:
+                        for band, page in enumerate(file.pages):
+                            page = page.aspage()
+                            np.testing.assert_array_equal(page.asarray(), values[band], what)
+                            assert len(page.pages) == len(fields["overviews"]), what
+                            for shape, small in zip(fields["overviews"], page.pages):
+                                step = values.shape[2] // shape[2] + values.shape[2] % 2
+                                np.testing.assert_array_equal(small.asarray(), values[band, ::step, ::step], what)
                 count += 1
         # the grid mapping of a convention that netCDF's readers do not know; unsigned integers are in CDF-5
         if store == "geozarr" and not fields["path"].startswith("projjson"):

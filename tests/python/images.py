@@ -56,6 +56,8 @@ IMAGES = {
 DIRECTIONS = {"lps": {"x": "right-to-left", "y": "anterior-to-posterior", "z": "inferior-to-superior"},
               "ras": {"x": "left-to-right", "y": "posterior-to-anterior", "z": "inferior-to-superior"}}
 BODY = (30, 20, 10)
+# images that have half the rows and columns, too, in the array 1
+PYRAMIDS = ["tczyx", "czyx"]
 TYPES = {"u1": "uint8", "i1": "int8", "u2": "uint16", "i2": "int16", "i4": "int32", "f4": "float", "f8": "double",
          "c8": "complex", "b1": "uint8"}
 
@@ -86,9 +88,11 @@ class Image:
         present = self.axes[::-1].upper()
         return present + "".join(a for a in "ZCT" if a not in present)
 
-    def metadata(self):
+    def metadata(self, has_half=False):
         """Returns the attributes `multiscales` and `omero`."""
         image = {"name": f"cells <{self.name}>", "datasets": [{"path": "0"}]}
+        if has_half:
+            image["datasets"].append({"path": "1"})
         if self.steps:
             image["axes"] = [{"name": a, "type": KINDS[a]} | ({"unit": self.unit(a)} if self.unit(a) else {}) for a in self.axes]
             image["datasets"][0]["coordinateTransformations"] = [{"type": "scale", "scale": list(self.steps)}]
@@ -118,9 +122,12 @@ def write(directory):
     for name in IMAGES:
         image = Image(name)
         group = root.create_group(name)
-        group.attrs.update(image.metadata())
+        group.attrs.update(image.metadata(name in PYRAMIDS))
         chunks = tuple(max(1, n // 2) for n in image.shape)
         group.create_dataset("0", data=image.values(), chunks=chunks, dimension_separator="/", fill_value=None)
+        if name in PYRAMIDS:
+            half = image.values()[..., ::2, ::2]
+            group.create_dataset("1", data=half, chunks=half.shape, dimension_separator="/", fill_value=None)
     # zarr-python 2 does not write v3
     for store in ["v3.zarr", "systems.zarr"]:
         put(os.path.join(directory, store, "zarr.json"), {"zarr_format": 3, "node_type": "group"})
@@ -178,13 +185,17 @@ def check_description(image, xml, schema):
         same("color of a channel", channel.color.as_rgb_tuple()[:3], rgb)
 
 
-def check_tiff(image, path, schema):
+def check_tiff(image, path, schema, has_pyramid):
     values = image.values().astype("u1") if image.dtype == "|b1" else image.values()
     with tifffile.TiffFile(path) as file:
         same("is OME", file.is_ome, image.name != "wide")
         same("is ImageJ's", bool(file.is_imagej), image.name == "wide")
         [series] = file.series
         same("values", series.asarray().reshape(values.shape), values)
+        levels = [values, values[..., ::2, ::2]] if has_pyramid else [values]
+        same("levels", len(series.levels), len(levels))
+        for level, wanted in zip(series.levels, levels):
+            same("values of a level", level.asarray().reshape(wanted.shape), wanted)
         if file.is_ome:
             same("axes", series.get_axes(False), image.order()[::-1] + "S")
             same("shape", series.get_shape(False), tuple(image.size(a.lower()) for a in image.order()[::-1]) + (1,))
@@ -244,7 +255,8 @@ def check(mount, store):
     schema = xmlschema.XMLSchema(os.path.join(os.path.dirname(ome_types.__file__), "ome-2016-06.xsd"))
 
     def check_image(image, at):
-        check_tiff(image, os.path.join(at, "data.tif"), schema)
+        has_pyramid = image.name in PYRAMIDS and store.endswith("v2.zarr")
+        check_tiff(image, os.path.join(at, "data.tif"), schema, has_pyramid)
         check_nifti(image, os.path.join(at, "data.nii"))
         if os.path.exists(os.path.join(at, "data.nhdr")):
             check_nrrd(image, os.path.join(at, "data.nhdr"))

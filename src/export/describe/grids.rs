@@ -1,10 +1,11 @@
 //! Arrays on the grid of another one: its pyramid, and the longitudes and latitudes of curvilinear
 //! grids (CF conventions, 5.2, "Two-Dimensional Latitude, Longitude, Coordinate Variables").
 
-use super::super::described::{Coordinates, DescribedAxis, Geolocation, Role};
+use super::super::described::{Coordinates, DescribedAxis, Geolocation, Overview, Role};
 use super::{attributes, nearest_array, role};
 use crate::array::hierarchy::Hierarchy;
 use std::cmp::Reverse;
+use std::sync::Arc;
 use zarrfs_base::json::{Map, Value};
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::Key;
@@ -16,7 +17,7 @@ pub fn overviews(
     metadata: &ArrayMetadata,
     axes: &[DescribedAxis],
     levels: Vec<Key>,
-) -> Vec<Key> {
+) -> Vec<Overview> {
     let mut found = Vec::new();
     for key in levels {
         let Ok(Some(level)) = hierarchy.find_array(&key) else {
@@ -24,11 +25,14 @@ pub fn overviews(
         };
         let level = level.metadata();
         if level.dtype == metadata.dtype && is_overview(&level.shape, &metadata.shape, axes) {
-            found.push((level.shape.iter().product::<u64>(), key));
+            found.push(Overview {
+                key,
+                metadata: Arc::new(level.clone()),
+            });
         }
     }
-    found.sort_by_key(|(items, _)| Reverse(*items));
-    found.into_iter().map(|(_, key)| key).collect()
+    found.sort_by_key(|overview| Reverse(overview.metadata.flat_size()));
+    found
 }
 
 fn is_overview(level: &[u64], shape: &[u64], axes: &[DescribedAxis]) -> bool {
