@@ -26,6 +26,7 @@ mod npy;
 mod nrrd;
 mod number;
 mod packing;
+mod plate;
 mod raster;
 mod readme;
 mod recipes;
@@ -61,17 +62,20 @@ pub enum GroupFormat {
     Netcdf,
     /// Everything below the group, in HDF5; at the root of a store also an array.
     Hdf5,
+    /// The fields of view of a plate of OME-NGFF, as text.
+    Plate,
 }
 
 impl GroupFormat {
     /// All formats, in the order in which files are listed.
-    pub const ALL: [GroupFormat; 2] = [GroupFormat::Netcdf, GroupFormat::Hdf5];
+    pub const ALL: [GroupFormat; 3] = [GroupFormat::Netcdf, GroupFormat::Hdf5, GroupFormat::Plate];
 
     /// Returns the name of the file in a group's directory.
     pub fn name(self) -> &'static str {
         match self {
             GroupFormat::Netcdf => "dataset.nc",
             GroupFormat::Hdf5 => "dataset.h5",
+            GroupFormat::Plate => "plate.txt",
         }
     }
 
@@ -80,6 +84,7 @@ impl GroupFormat {
         match self {
             GroupFormat::Netcdf => "nc",
             GroupFormat::Hdf5 => "h5",
+            GroupFormat::Plate => "plate",
         }
     }
 
@@ -98,6 +103,15 @@ impl GroupFormat {
         self == GroupFormat::Hdf5
     }
 
+    /// Returns whether the group at `key` has the file.
+    ///
+    /// # Errors
+    ///
+    /// The store fails to return the group's attributes.
+    pub fn shows_group(self, hierarchy: &Hierarchy, key: &Key) -> Result<bool> {
+        Ok(self != GroupFormat::Plate || plate::is_plate(&*hierarchy.attributes(key)?))
+    }
+
     /// Makes the file of the group at `key`.
     ///
     /// # Errors
@@ -114,6 +128,7 @@ impl GroupFormat {
         match self {
             GroupFormat::Netcdf => netcdf::dataset(hierarchy, cache, key, netcdf),
             GroupFormat::Hdf5 => hdf5::file_of_group(hierarchy, cache, key),
+            GroupFormat::Plate => plate::file(hierarchy, key),
         }
     }
 }

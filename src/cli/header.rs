@@ -107,7 +107,10 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
             print(before_values(&file.map_err(|e| e.context(shown))?))
         }
         (_, None) => {
-            let rows = GroupFormat::ALL.map(|format| (format.id(), format.name()));
+            let root = Key::root();
+            let shown = GroupFormat::ALL.into_iter();
+            let shown = shown.filter(|format| format.shows_group(&alone, &root).unwrap_or(true));
+            let rows: Vec<HeaderRow> = shown.map(|format| (format.id(), format.name())).collect();
             print(list(&rows, args.json))
         }
     }

@@ -165,7 +165,10 @@ impl Tree {
         let is_shown = !groups.is_empty()
             && self.hierarchy.is_in_store(key).unwrap_or(true)
             && !self.is_level(key);
-        groups.iter().copied().filter(move |_| is_shown)
+        // if the attributes cannot be read, opening the file reports the error
+        groups.iter().copied().filter(move |format| {
+            is_shown && format.shows_group(&self.hierarchy, key).unwrap_or(true)
+        })
     }
 
     /// Returns the format of the file with this name, if the group at `key` shows it.
