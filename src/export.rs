@@ -276,7 +276,8 @@ impl Format {
         let spec = self.spec();
         let has_type = spec.has_all_types || metadata.has_numpy_dtype();
         let has_offsets = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
-        !metadata.has_objects() && has_offsets && has_type && (spec.fits)(metadata)
+        let has_bytes = !metadata.has_objects() || spec.content == FormatContent::Values;
+        has_bytes && has_offsets && has_type && (spec.fits)(metadata)
     }
 
     /// Returns whether the format fits an array of this shape and dtype, or of the sign that

@@ -11,6 +11,7 @@ mod ngff;
 mod numbers;
 mod projection;
 mod role;
+mod strings;
 
 use super::described::{Coordinates, Described, DescribedAxis};
 use super::spelling;
@@ -31,6 +32,7 @@ pub use projection::WGS_84;
 pub use role::{is_east, is_north};
 use std::ops::Range;
 use std::sync::Arc;
+pub use strings::{StringEncoding, read_strings};
 use zarrfs_base::error::Result;
 use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_base::memory;
@@ -130,8 +132,8 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     })
 }
 
-/// Describes `array` by its own attributes and by the values in a range of its flat bytes, which
-/// are read through `cache`. Names and coordinates of its dimensions are left out.
+/// Describes `array` by its own attributes and by the values in a range of its flat bytes, or by all
+/// its strings if they are of any length. They are read through `cache`. Names and coordinates of its dimensions are left out.
 ///
 /// # Errors
 ///
@@ -147,14 +149,21 @@ pub fn describe_values(
     let attributes = hierarchy.attributes(key)?;
     let metadata = &*with_stated_sign(array.metadata(), &attributes);
     check_values(array, range.clone()).map_err(|e| e.context("values"))?;
-    let memory = memory::take(range.end.saturating_sub(range.start) as usize)?;
+    let (values, memory) = if metadata.has_objects() {
+        let (strings, memory) =
+            strings::read_counted_strings(cache, array).map_err(|e| e.context("values"))?;
+        (strings.values, memory)
+    } else {
+        let memory = memory::take(range.end.saturating_sub(range.start) as usize)?;
+        (flat_range(cache, array, range)?.into(), memory)
+    };
     Ok(Described {
         nodata: numbers::attribute_nodata(metadata, &attributes),
         scale: attributes::number(&attributes, "scale_factor"),
         offset: attributes::number(&attributes, "add_offset"),
         units: attributes::line(&attributes, "units"),
         attributes: Arc::new(attributes),
-        values: Some(flat_range(cache, array, range)?.into()),
+        values: Some(values),
         memory: memory.into(),
         ..Described::of_metadata(key, metadata)
     })

@@ -3,10 +3,10 @@
 //! by the "HDF5 Dimension Scale Specification" and netCDF-C's `docs/file_format_specifications.md`.
 //! This module decides names, dimensions and places. It does not know how flat bytes are read.
 
+use super::describe::{StringEncoding, read_strings};
 use super::netcdf::attributes;
 use super::netcdf::classic::{Attribute as NetcdfAttribute, ClassicVersion, Type};
 use super::netcdf::members::GroupArray;
-use super::netcdf::strings;
 use super::netcdf::types::native_type;
 use super::{Composite, PartContent};
 use crate::array::Array;
@@ -283,19 +283,20 @@ impl Hdf5File {
         member.state_sign();
         let mut fill = Vec::new();
         let (kind, source, size) = if metadata.has_objects() {
-            if !strings::are_strings(metadata) {
-                return Ok(Err("its objects are no strings".into()));
-            }
+            let encoding = match StringEncoding::of(metadata) {
+                Some(StringEncoding::VlenBytes) => TextEncoding::Ascii,
+                _ => TextEncoding::Utf8,
+            };
             let free = (memory::limit() / 4).saturating_sub(self.held.bytes());
             array.detect_separator()?;
-            match strings::read(cache, array, free) {
-                Ok((letters, values)) => {
-                    self.held.grow(values.len())?;
-                    let size = values.len() as u64;
-                    let kind = ValueType::Text(letters as usize, TextEncoding::Utf8);
-                    (kind, ValueSource::Strings(values), size)
+            match read_strings(cache, array, free) {
+                Ok(strings) => {
+                    self.held.grow(strings.values.len())?;
+                    let size = strings.values.len() as u64;
+                    let kind = ValueType::Text(strings.longest, encoding);
+                    (kind, ValueSource::Strings(strings.values), size)
                 }
-                Err(why) => return Ok(Err(why)),
+                Err(e) => return Ok(Err(e.to_string())),
             }
         } else {
             match types::of_array(member.with_sign.as_ref().unwrap_or(metadata)) {

@@ -24,7 +24,6 @@ mod mapping;
 pub(super) mod members;
 mod names;
 mod parse;
-pub(super) mod strings;
 #[cfg(test)]
 pub(super) mod tests;
 pub(super) mod types;

@@ -33,7 +33,7 @@ const MAX_FLAT: u64 = 1 << 20;
 const PART: usize = 1 << 18;
 
 /// Returns whether the array is small, and its items have a text: all that NumPy has but floats of
-/// more than 8 bytes and objects.
+/// more than 8 bytes, and objects other than strings.
 fn fits(metadata: &ArrayMetadata) -> bool {
     metadata.dtype.size() > 0
         && metadata.flat_size() <= MAX_FLAT
@@ -57,11 +57,15 @@ fn file(array: &Described) -> Result<Composite> {
     let mut file = Composite::default();
     let mut memory = Grant::default();
     let mut text = String::new();
-    let count = values.len() / metadata.dtype.size().max(1);
-    for (i, item) in values
-        .chunks_exact(metadata.dtype.size().max(1))
-        .enumerate()
-    {
+    // lengths beside 0 may be of any size
+    let count = if values.is_empty() {
+        0
+    } else {
+        metadata.shape.iter().product::<u64>() as usize
+    };
+    // strings of any length are padded to that of the longest
+    let size = values.len() / count.max(1);
+    for (i, item) in values.chunks_exact(size.max(1)).enumerate() {
         match &times {
             Some(times) => times.write(item, &mut text),
             None => items.write(item, &mut text),

@@ -31,6 +31,36 @@ fn numpy_reads_the_same_values() {
     mount.assert_no_problem();
 }
 
+/// Writes a store of strings with zarr-python 2 and 3, and compares its files in a mount.
+#[test]
+fn strings_of_any_length_are_those_of_zarr_python() {
+    let (Some(python2), Some(python3)) = (
+        env_path("ZARRFS_TEST_PYTHON"),
+        env_path("ZARRFS_TEST_PYTHON3"),
+    ) else {
+        return;
+    };
+    // h5py is there alone
+    let reader = env_path("ZARRFS_TEST_SERVERS").unwrap_or_else(|| python2.clone());
+    let folder = tempfile::tempdir().unwrap();
+    for (version, python) in [(2, python2), (3, python3)] {
+        let store = folder.path().join(format!("by_{version}"));
+        let expected = folder.path().join(format!("by_{version}.json"));
+        run_python(
+            &python,
+            "strings.py",
+            &[Path::new("write"), &store, &expected],
+        );
+        let mount = Mount::new(
+            &store,
+            &["--read-only", "--headers", "txt", "--containers", "nc,h5"],
+        );
+        let args = [Path::new("check"), mount.path(), &expected];
+        announce(run_python(&reader, "strings.py", &args).trim());
+        mount.assert_no_problem();
+    }
+}
+
 /// Returns a store of 4 times 3 integers of 2 bytes from 1 to 12, in chunks of 2 rows.
 fn store() -> (tempfile::TempDir, TestArray) {
     let folder = tempfile::tempdir().unwrap();

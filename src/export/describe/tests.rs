@@ -7,6 +7,7 @@ use zarrfs_store::MemoryStore;
 
 mod conventions;
 mod hostile;
+mod strings;
 mod v3;
 
 /// A store whose arrays are described.

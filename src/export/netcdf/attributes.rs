@@ -7,7 +7,7 @@ use super::classic::{Attribute, ClassicVersion, Type};
 use super::members::GroupArray;
 use super::names::UniqueNames;
 use super::types::{metadata_in_file, time_unit};
-use crate::export::describe::{DIMENSIONS, attribute_integer, attribute_items};
+use crate::export::describe::{DIMENSIONS, StringEncoding, attribute_integer, attribute_items};
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::ArrayMetadata;
@@ -89,7 +89,14 @@ pub fn of_variable(member: &GroupArray, kind: Type, version: ClassicVersion) -> 
         out.push_missing_text("units", &format!("{unit} {EPOCH}"));
         out.push_missing_text("calendar", "proleptic_gregorian");
     }
-    if matches!(dtype.kind(), DTypeKind::Text | DTypeKind::Object) {
+    let is_text = match dtype.kind() {
+        DTypeKind::Text => true,
+        DTypeKind::Object => {
+            StringEncoding::of(member.metadata()) != Some(StringEncoding::VlenBytes)
+        }
+        _ => false,
+    };
+    if is_text {
         // a convention of netCDF and xarray
         out.push_missing_text("_Encoding", "utf-8");
     }

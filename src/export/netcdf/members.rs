@@ -4,12 +4,12 @@
 
 use super::classic::{ClassicVersion, Type};
 use super::types::{native_type, type_of};
-use super::{MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, names, strings};
+use super::{MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, names};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
 use crate::export::describe::{
-    GridMapping, attributes_above, fill_is_missing, grid_mapping, with_stated_sign,
+    GridMapping, attributes_above, fill_is_missing, grid_mapping, read_strings, with_stated_sign,
 };
 use crate::export::{GrowingArrays, ItemForm, axis_names, flat};
 use std::borrow::Cow;
@@ -427,13 +427,14 @@ impl GroupArrays {
                 return None;
             }
             let free = (memory::limit() / 4).saturating_sub(memory);
-            match strings::read(cache, &member.array, free) {
-                Ok((letters, values)) => {
-                    memory += values.len();
-                    (member.letters, member.values) = (Some(letters), Some(values));
+            match read_strings(cache, &member.array, free) {
+                Ok(strings) => {
+                    memory += strings.values.len();
+                    member.letters = Some(strings.longest as u64);
+                    member.values = Some(strings.values);
                     None
                 }
-                Err(why) => Some(why),
+                Err(e) => Some(e.to_string()),
             }
         });
         self.memory = memory;

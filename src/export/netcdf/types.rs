@@ -33,7 +33,9 @@ pub fn type_of(metadata: &ArrayMetadata) -> Result<Type, String> {
         (DTypeKind::Bool, _) => Ok(Type::Byte),
         (DTypeKind::Float, 2) => Ok(Type::Float),
         (DTypeKind::Bytes | DTypeKind::Text, 1..) => Ok(Type::Char),
-        (DTypeKind::Object, _) if super::strings::are_strings(metadata) => Ok(Type::Char),
+        (DTypeKind::Object, _) if describe::StringEncoding::of(metadata).is_some() => {
+            Ok(Type::Char)
+        }
         (DTypeKind::DateTime, _) if time_unit(metadata).is_some() => Ok(Type::Int64),
         _ => Err(format!(
             "netCDF has no type for {}",

@@ -1,6 +1,7 @@
 //! The text of one item of a dtype. Numbers have the fewest digits that read back equal, as C's
 //! `strtod` reads them.
 
+use super::super::describe::StringEncoding;
 use super::numpy_times::TimeUnit;
 use half::f16;
 use std::fmt::Write;
@@ -21,6 +22,9 @@ pub struct ItemText<'a> {
 impl<'a> ItemText<'a> {
     /// Returns the text of an array's items; `None` if they have none.
     pub fn of(metadata: &'a ArrayMetadata) -> Option<Self> {
+        if metadata.has_objects() && StringEncoding::of(metadata).is_none() {
+            return None;
+        }
         Self::of_dtype(&metadata.dtype, &metadata.dtype_json)
     }
 
@@ -34,7 +38,7 @@ impl<'a> ItemText<'a> {
         };
         match (dtype.kind(), dtype.size()) {
             (DTypeKind::Float, 2 | 4 | 8) | (DTypeKind::Complex, 8 | 16) => {}
-            (DTypeKind::Float | DTypeKind::Complex | DTypeKind::Object, _) => return None,
+            (DTypeKind::Float | DTypeKind::Complex, _) => return None,
             (DTypeKind::DateTime, _) => text.unit = TimeUnit::of(json::text(spelled)?),
             (DTypeKind::Struct(fields), _) => {
                 for (i, field) in fields.iter().enumerate() {
@@ -72,11 +76,10 @@ impl<'a> ItemText<'a> {
             (DTypeKind::Int | DTypeKind::DateTime | DTypeKind::TimeDelta, _) => {
                 push(self.int(bytes), out)
             }
-            (DTypeKind::Bytes, _) => write_word(without_padding(bytes), out),
+            (DTypeKind::Bytes | DTypeKind::Object, _) => write_word(without_padding(bytes), out),
             (DTypeKind::Text, _) => self.write_text(bytes, out),
             (DTypeKind::Void, _) => write_hex(bytes, "", out),
             (DTypeKind::Struct(_), _) => self.write_fields(bytes, out),
-            (DTypeKind::Object, _) => {}
         }
     }
 

@@ -114,7 +114,7 @@ impl Tree {
 
     /// Returns the formats shown for an array, in the order in which they are listed.
     pub(super) fn formats<'a>(&'a self, array: &'a Array) -> impl Iterator<Item = Format> + 'a {
-        let sound = super::has_flat(array);
+        let sound = array.readable().is_ok();
         self.headers
             .formats
             .iter()

@@ -1,0 +1,213 @@
+//! Strings of any length as bytes of a fixed number: they have no flat bytes, so that the whole
+//! array is read to find the longest one. This module knows no files.
+
+use super::max_chunks;
+use crate::array::Array;
+use crate::cache::{Cache, ChunkPart};
+use std::sync::Arc;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::json;
+use zarrfs_base::memory::{self, Grant};
+use zarrfs_format::dtype::DTypeKind;
+use zarrfs_format::grid::ChunkId;
+use zarrfs_format::layout;
+use zarrfs_format::metadata::{ArrayMetadata, Order};
+
+/// Maximum number of strings that are read.
+const MAX_STRINGS: u64 = 1 << 20;
+
+/// Maximum size in bytes of all strings of an array, each as long as the longest.
+const MAX_BYTES: usize = 4 << 20;
+
+/// The size in bytes that a grid counts for a string.
+const ITEM: u64 = 8;
+
+/// The encoding of the strings in a chunk, in numcodecs' name for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StringEncoding {
+    /// `vlen-utf8`: text.
+    VlenUtf8,
+    /// `vlen-bytes`: bytes that may be no text.
+    VlenBytes,
+}
+
+impl StringEncoding {
+    /// Returns the encoding of an array's objects; `None` if they are no strings that
+    /// [`read_strings`] reads. Pickles, which may hold any program, are never read.
+    pub fn of(metadata: &ArrayMetadata) -> Option<Self> {
+        let codec = metadata
+            .object_codec()
+            .filter(|_| *metadata.dtype.kind() == DTypeKind::Object)?;
+        match codec.id.as_str() {
+            "vlen-utf8" => Some(StringEncoding::VlenUtf8),
+            "vlen-bytes" => Some(StringEncoding::VlenBytes),
+            _ => None,
+        }
+    }
+}
+
+/// The strings of an array in C order, each padded with NUL to the length of the longest.
+pub struct PaddedStrings {
+    /// The length of the longest string in bytes, at least 1.
+    pub longest: usize,
+    /// The strings.
+    pub values: Arc<[u8]>,
+}
+
+/// Reads all strings, which take at most `free` bytes of memory.
+///
+/// # Errors
+///
+/// The objects are no strings, they take too much memory, or a chunk cannot be read.
+pub fn read_strings(cache: &Cache, array: &Array, free: usize) -> Result<PaddedStrings> {
+    let encoding = StringEncoding::of(array.metadata())
+        .ok_or_else(|| Error::unsupported("its objects are no strings"))?;
+    let count = array.size() / ITEM;
+    if count > MAX_STRINGS || array.grid().chunk_count() > max_chunks(array) {
+        return Err(Error::unsupported(format!(
+            "{count} strings of any length are too many to find the longest"
+        )));
+    }
+    array.readable()?;
+    // revalidate: another process may have changed the store
+    array.freshness().begin_opening();
+    let mut longest = 1;
+    for_each(cache, array, encoding, |_, string| {
+        if encoding == StringEncoding::VlenBytes && string.last() == Some(&0) {
+            let why = "its bytes end with zeros, which the padding of shorter ones would hide";
+            return Err(Error::unsupported(why));
+        }
+        longest = longest.max(string.len());
+        Ok(())
+    })?;
+    let size = longest.saturating_mul(count as usize);
+    let most = MAX_BYTES.min(free);
+    if size > most {
+        return Err(Error::unsupported(format!(
+            "{count} strings of up to {longest} bytes take more than {most} bytes"
+        )));
+    }
+    let mut values = memory::zeroed(size)?;
+    for_each(cache, array, encoding, |number, string| {
+        // a string that has become longer meanwhile is cut
+        let place = values.get_mut(number * longest..).unwrap_or_default();
+        let len = string.len().min(longest).min(place.len());
+        place[..len].copy_from_slice(&string[..len]);
+        Ok(())
+    })?;
+    Ok(PaddedStrings {
+        longest,
+        values: values.into(),
+    })
+}
+
+/// Reads all strings as [`read_strings`] does, with a grant for their memory.
+pub fn read_counted_strings(cache: &Cache, array: &Array) -> Result<(PaddedStrings, Grant)> {
+    let mut memory = memory::take(MAX_BYTES)?;
+    let strings = read_strings(cache, array, MAX_BYTES)?;
+    memory.shrink_to(strings.values.len());
+    Ok((strings, memory))
+}
+
+/// Calls `show` with the number in C order and the bytes of each string. Strings of chunks that are
+/// not stored are the fill value, or empty.
+fn for_each(
+    cache: &Cache,
+    array: &Array,
+    encoding: StringEncoding,
+    mut show: impl FnMut(usize, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let grid = array.grid();
+    let metadata = array.metadata();
+    let fill = fill(metadata, encoding);
+    for chunk in (0..grid.chunk_count()).map(ChunkId) {
+        let part = cache.get(array, chunk, ChunkPart::Whole)?;
+        let strings = match &part {
+            Some(part) => Some(ChunkStrings::parse(part.bytes(), metadata, encoding)?),
+            None => None,
+        };
+        for (at, run) in grid.chunk_runs(chunk, 0..array.size()) {
+            let first = run.offset / ITEM as usize;
+            for i in 0..run.len / ITEM as usize {
+                let string = match &strings {
+                    Some(strings) => strings.get(first + i)?,
+                    None => &fill,
+                };
+                show((at / ITEM) as usize + i, string)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the fill value; zarr-python 3 spells that of bytes in base64.
+fn fill(metadata: &ArrayMetadata, encoding: StringEncoding) -> Vec<u8> {
+    let fill = json::text(&metadata.fill_value).unwrap_or_default();
+    match encoding {
+        StringEncoding::VlenUtf8 => fill.as_bytes().to_vec(),
+        StringEncoding::VlenBytes => json::base64_decode(fill.as_bytes()).unwrap_or_default(),
+    }
+}
+
+/// The strings of a chunk in C order.
+struct ChunkStrings<'a> {
+    list: Vec<&'a [u8]>,
+    _memory: Grant,
+}
+
+impl<'a> ChunkStrings<'a> {
+    /// Parses numcodecs' format: the number of strings, then each one after its length, all as
+    /// little-endian 32-bit numbers.
+    fn parse(bytes: &'a [u8], metadata: &ArrayMetadata, encoding: StringEncoding) -> Result<Self> {
+        let short = || Error::damaged("a chunk of strings is cut short");
+        let (count, mut rest) = split_number(bytes).ok_or_else(short)?;
+        // each string takes at least its length, which bounds the memory by that of the chunk
+        if count > rest.len() / 4 {
+            return Err(short());
+        }
+        let memory = memory::take(count * size_of::<&[u8]>())?;
+        let mut list = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (len, after) = split_number(rest).ok_or_else(short)?;
+            let (string, after) = after.split_at_checked(len).ok_or_else(short)?;
+            if encoding == StringEncoding::VlenUtf8 && std::str::from_utf8(string).is_err() {
+                return Err(Error::damaged("a string is not UTF-8"));
+            }
+            list.push(string);
+            rest = after;
+        }
+        Ok(ChunkStrings {
+            list: in_c_order(list, metadata),
+            _memory: memory,
+        })
+    }
+
+    fn get(&self, number: usize) -> Result<&'a [u8]> {
+        let string = self.list.get(number).copied();
+        string.ok_or_else(|| Error::damaged("a chunk has too few strings"))
+    }
+}
+
+/// Sorts the strings of a chunk: zarr-python gives a chunk of objects the array's order.
+fn in_c_order<'a>(strings: Vec<&'a [u8]>, metadata: &ArrayMetadata) -> Vec<&'a [u8]> {
+    let in_chunk: u64 = metadata.chunks.iter().product();
+    if metadata.order == Order::C || metadata.chunks.len() < 2 || strings.len() as u64 != in_chunk {
+        return strings;
+    }
+    let numbers: Vec<u8> = (0..strings.len() as u32)
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    let mut places = vec![0; numbers.len()];
+    layout::f_to_c(&metadata.chunks, 4, &numbers, &mut places);
+    let (places, _) = places.as_chunks();
+    places
+        .iter()
+        .filter_map(|place| strings.get(u32::from_le_bytes(*place) as usize).copied())
+        .collect()
+}
+
+/// Splits off the little-endian number at the beginning.
+fn split_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((u32::from_le_bytes(*number) as usize, rest))
+}

@@ -1,0 +1,79 @@
+//! Strings of any length as [`read_strings`] pads them. `tests/formats/values_text.rs` compares
+//! them with those that zarr-python reads.
+
+use super::*;
+
+/// Adds an array of two rows of two strings, with this codec and this chunk.
+fn strings(codec: &str, order: &str, chunk: &[u8]) -> Case {
+    let case = case();
+    let document = format!(
+        r#"{{"zarr_format":2,"shape":[2,2],"chunks":[2,2],"dtype":"|O","compressor":null,"fill_value":"é",
+        "order":"{order}","filters":[{{"id":"{codec}"}}]}}"#
+    );
+    case.store.insert("s/.zarray", document);
+    if !chunk.is_empty() {
+        case.store.insert("s/0.0", chunk);
+    }
+    case
+}
+
+/// Returns the length of the longest string and all of them.
+fn read(case: &Case) -> Result<(usize, Arc<[u8]>)> {
+    let Ok(Some(StoredNode::Array(array))) = case.hierarchy.find(&Key::normalize("s").unwrap())
+    else {
+        panic!("no array")
+    };
+    let strings = read_strings(&case.cache, &array, usize::MAX)?;
+    Ok((strings.longest, strings.values))
+}
+
+/// Encodes strings as numcodecs' vlen codecs do.
+fn vlen(items: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = (items.len() as u32).to_le_bytes().to_vec();
+    for item in items {
+        bytes.extend((item.len() as u32).to_le_bytes());
+        bytes.extend(*item);
+    }
+    bytes
+}
+
+#[test]
+fn strings_are_padded_in_c_order() {
+    let chunk = vlen(&[b"a", b"bcd", b"", b"ef"]);
+    for (codec, order, expected) in [
+        ("vlen-utf8", "C", b"a\0\0bcd\0\0\0ef\0"),
+        ("vlen-bytes", "C", b"a\0\0bcd\0\0\0ef\0"),
+        ("vlen-utf8", "F", b"a\0\0\0\0\0bcdef\0"),
+    ] {
+        let (longest, values) = read(&strings(codec, order, &chunk)).unwrap();
+        assert_eq!((longest, &*values), (3, &expected[..]), "{codec} {order}");
+    }
+    let (longest, values) = read(&strings("vlen-utf8", "C", b"")).unwrap();
+    assert_eq!((longest, &*values), (2, "éééé".as_bytes()));
+    let (longest, values) =
+        read(&strings("vlen-bytes", "C", &vlen(&[b"", b"", b"", b""]))).unwrap();
+    assert_eq!((longest, &*values), (1, &[0; 4][..]));
+}
+
+#[test]
+fn damaged_strings_are_errors() {
+    let whole = vlen(&[b"a", b"bcd", b"", b"ef"]);
+    let many = [&[0xff; 4], &whole[4..]].concat();
+    for (codec, chunk, reason) in [
+        ("vlen-utf8", &whole[..whole.len() - 1], "cut short"),
+        ("vlen-utf8", &whole[..3], "cut short"),
+        ("vlen-utf8", &many, "cut short"),
+        ("vlen-utf8", &vlen(&[b"a"]), "too few"),
+        ("vlen-utf8", &vlen(&[b"\xe4", b"", b"", b""]), "not UTF-8"),
+        (
+            "vlen-bytes",
+            &vlen(&[b"a", b"b\0", b"", b""]),
+            "end with zeros",
+        ),
+        ("vlen-array", &whole, "no strings"),
+        ("pickle", b"\x80\x04]q\0.", "no strings"),
+    ] {
+        let error = read(&strings(codec, "C", chunk)).err().unwrap().to_string();
+        assert!(error.contains(reason), "{codec} {chunk:x?}: {error}");
+    }
+}

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Compares the strings in values.txt, dataset.nc and dataset.h5 of a mount with those that zarr-python reads.
+
+    strings.py write STORE EXPECTED       writes arrays of strings of any length with the zarr-python that runs this: 2
+                                          writes v2, 3 writes v2 and v3; and what it reads from them
+    strings.py check MOUNT EXPECTED       compares the files of the mount; needs netCDF4, and h5py for
+                                          dataset.h5
+
+Exit code 1 after differences.
+"""
+import json
+import os
+import sys
+import warnings
+
+import numpy as np
+
+from expected import same
+
+if sys.argv[1] == "check":
+    import netCDF4
+
+    try:
+        import h5py
+    except ImportError:
+        h5py = None
+else:
+    import numcodecs
+    import zarr
+
+warnings.simplefilter("ignore")
+
+WORDS = ["abc", "", "a b", "q\"uote", "tab\t", "\u00e9", "back\\slash", "\U0001f52c microscope", "#x", "a\u2028b"]
+BLOBS = [b"abc", b"", b"a b", b"\xff\x00\x01", b"\xc3\xa9", b"q\"", b"\x1b[2J"]
+SHAPES = {"word": (), "words": (11,), "rows": (3, 4), "planes": (2, 3, 2)}
+
+
+def of_shape(items, shape):
+    count = int(np.prod(shape))
+    values = np.empty(count, object)
+    values[:] = [items[i % len(items)] for i in range(count)]
+    return values.reshape(shape)
+
+
+def write_2(folder):
+    root = zarr.open_group(os.path.join(folder, "v2"), "w")
+    for name, shape in SHAPES.items():
+        chunks = tuple(max(1, n // 2 + 1) for n in shape)
+        for order in "CF":
+            for word, items, codec in [("utf8", WORDS, numcodecs.VLenUTF8()), ("bytes", BLOBS, numcodecs.VLenBytes())]:
+                values = of_shape(items, shape)
+                array = root.create(f"{name}_{word}_{order}", shape=shape, chunks=chunks, dtype=object, object_codec=codec, order=order, fill_value=None)
+                array[...] = values
+    filled = root.create("filled", shape=(5,), chunks=(2,), dtype=object, object_codec=numcodecs.VLenUTF8(), fill_value="n a")
+    filled[:2] = np.array(["x", "y"], object)
+    # no program may run a pickle, and a list is no string
+    root.create("no pickle", shape=(2,), dtype=object, object_codec=numcodecs.Pickle())[:] = np.array(["a", "b"], object)
+    root.create("no lists", shape=(2,), dtype=object, object_codec=numcodecs.VLenArray("i4"))[:] = of_shape([np.arange(2)], (2,))
+    root.create("hidden", shape=(2,), dtype=object, object_codec=numcodecs.VLenBytes())[:] = np.array([b"ab", b"a\0"], object)
+    yield "v2", root
+
+
+def write_3(folder):
+    for version in [2, 3]:
+        root = zarr.open_group(os.path.join(folder, f"by_3_v{version}"), mode="w", zarr_format=version)
+        for name, shape in SHAPES.items():
+            chunks = tuple(max(1, n // 2 + 1) for n in shape)
+            array = root.create_array(name, shape=shape, chunks=chunks, dtype=np.dtypes.StringDType(), fill_value="n a")
+            array[...] = of_shape(WORDS, shape).astype(np.dtypes.StringDType())
+            array = root.create_array(name + "_holes", shape=shape, chunks=chunks, dtype=np.dtypes.StringDType(), fill_value="n a")
+        if version == 3:
+            sharded = root.create_array("shards", shape=(40,), chunks=(4,), shards=(20,), dtype="string")
+            sharded[:] = of_shape(WORDS, (40,)).astype(np.dtypes.StringDType())
+            blobs = root.create_array("blobs", shape=(9,), chunks=(4,), dtype="variable_length_bytes", fill_value=b"x y")
+            blobs[:8] = of_shape(BLOBS, (8,))
+        yield os.path.basename(root.store_path.store.root), root
+
+
+def write(folder, expected):
+    """Writes the store, and the strings of its arrays as zarr-python reads them."""
+    found = {}
+    os.makedirs(folder)
+    for group, root in (write_2 if zarr.__version__[0] == "2" else write_3)(folder):
+        for name, array in root.arrays():
+            if name.startswith("no ") or name == "hidden":
+                continue
+            values = np.asarray(array[...], object)
+            is_bytes = any(isinstance(v, bytes) for v in values.ravel())
+            texts = [v.decode("latin-1") if is_bytes else str(v) for v in values.ravel()]
+            found[f"{group}/{name}"] = {"shape": values.shape, "bytes": is_bytes, "items": texts}
+    with open(expected, "w") as file:
+        json.dump(found, file)
+
+
+def word(text):
+    """Returns an item as values.txt must spell it."""
+    text = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
+    quoted = ""
+    for c in text:
+        if "\udc80" <= c <= "\udcff":
+            quoted += f"\\x{ord(c) - 0xdc00:02x}"
+        elif c in '"\\':
+            quoted += "\\" + c
+        elif c == "\t":
+            quoted += "\\t"
+        elif ord(c) < 32 or c == "\u2028":
+            quoted += f"\\u{ord(c):04x}"
+        else:
+            quoted += c
+    is_plain = text and not any(c.isspace() or c == '"' for c in text) and quoted == text.replace("\\", "\\\\")
+    return text if is_plain else f'"{quoted}"'
+
+
+def compare_text(path, values):
+    with open(path, encoding="utf-8", newline="\n") as file:
+        text = file.read()
+    same("size", os.stat(path).st_size, len(text.encode()))
+    rows = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
+    same("lines", [line for line in text.split("\n") if line], [" ".join(map(word, row)) for row in rows])
+
+
+def compare_datasets(folder, name, values, is_bytes):
+    wanted = [v if is_bytes else v.encode() for v in values.ravel()]
+    with netCDF4.Dataset(os.path.join(folder, "dataset.nc")) as dataset:
+        variable = dataset[name]
+        variable.set_auto_chartostring(False)
+        variable.set_auto_mask(False)
+        letters = np.ascontiguousarray(variable[...])
+        same("netCDF", letters.view(f"S{letters.shape[-1]}").ravel().tolist(), wanted)
+        same("encoding in netCDF", getattr(variable, "_Encoding", None), None if is_bytes else "utf-8")
+    if h5py is None:
+        return
+    with h5py.File(os.path.join(folder, "dataset.h5")) as dataset:
+        same("HDF5", np.asarray(dataset[name][...]).ravel().tolist(), wanted)
+        same("encoding in HDF5", h5py.check_string_dtype(dataset[name].dtype).encoding, "ascii" if is_bytes else "utf-8")
+
+
+def check(mount, expected):
+    with open(expected) as file:
+        arrays = json.load(file)
+    faults, compared = [], 0
+    for path, array in arrays.items():
+        values = np.array([v.encode("latin-1") if array["bytes"] else v for v in array["items"]] + [None], object)[:-1].reshape(array["shape"])
+        group, name = path.split("/")
+        try:
+            compare_text(os.path.join(mount, path, "values.txt"), values)
+            compare_datasets(os.path.join(mount, group), name, values, array["bytes"])
+            compared += 1
+        except Exception as e:
+            faults.append(f"  {path}: {type(e).__name__}: {e}")
+    for group in sorted({path.split("/")[0] for path in arrays}):
+        try:
+            with netCDF4.Dataset(os.path.join(mount, group, "dataset.nc")) as dataset:
+                left = getattr(dataset, "zarrfs_left_out", "").splitlines()
+            same("left out", [line.split(":")[0] for line in left], ["hidden", "no lists", "no pickle"] if group == "v2" else [])
+            for name in ["no pickle", "no lists"] if group == "v2" else []:
+                same(name, os.path.exists(os.path.join(mount, group, name, "values.txt")), False)
+        except Exception as e:
+            faults.append(f"  {group}: {type(e).__name__}: {e}")
+    print("\n".join([f"strings: {compared} compared, {len(faults)} wrong", *faults]))
+    sys.exit(bool(faults) or not compared)
+
+
+if __name__ == "__main__":
+    {"write": write, "check": check}[sys.argv[1]](*sys.argv[2:])
