@@ -3,6 +3,7 @@
 //! metadata never hides an array. This module knows no output format.
 
 mod attributes;
+mod categories;
 mod coordinates;
 mod crs;
 mod georeference;
@@ -21,6 +22,8 @@ use crate::cache::Cache;
 pub use attributes::{
     integer as attribute_integer, items as attribute_items, number as attribute_number,
 };
+use categories::Categories;
+pub use categories::add_flags;
 use coordinates::Coordinate;
 use coordinates::flat_range;
 pub use coordinates::{check_values, flat, max_chunks, time_unit};
@@ -108,13 +111,16 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
     }
     let has_scale = numbers::is_number(&metadata.dtype);
     let fill_is_missing = fill_is_missing(hierarchy, array, &attributes);
+    let categories = Categories::find(hierarchy, cache, array, &attributes);
+    sources.extend(categories.sources);
     Ok(Described {
         axes,
         crs,
         geotransform,
         geolocation,
         overviews,
-        nodata: numbers::nodata(metadata, &attributes, fill_is_missing),
+        nodata: numbers::nodata(metadata, &attributes, fill_is_missing).or(categories.missing),
+        categories: categories.list,
         scale: attributes::number(&attributes, "scale_factor")
             .filter(|scale| *scale != 0.0 && has_scale),
         offset: attributes::number(&attributes, "add_offset").filter(|_| has_scale),
@@ -127,13 +133,14 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         stored: Arc::new(array.metadata().clone()),
         is_view: false,
         sources,
-        memory: memory.into(),
+        memory: memory.and(categories.memory).into(),
         ..Described::of_metadata(key, metadata)
     })
 }
 
-/// Describes `array` by its own attributes and by the values in a range of its flat bytes, or by all
-/// its strings if they are of any length. They are read through `cache`. Names and coordinates of its dimensions are left out.
+/// Describes `array` by its own attributes and by the values in a range of its flat bytes, or by
+/// all its strings if they are of any length. They are read through `cache`. Names and coordinates
+/// of its dimensions are left out.
 ///
 /// # Errors
 ///

@@ -43,6 +43,8 @@ pub struct Described {
     pub overviews: Vec<Overview>,
     /// The stored value (before scaling) that stands for missing data.
     pub nodata: Option<MetadataNumber>,
+    /// What integers stand for, if they are categories that metadata names.
+    pub categories: Vec<Category>,
     /// The factor of stored values.
     pub scale: Option<f64>,
     /// The term added to stored values after scaling.
@@ -201,6 +203,15 @@ pub struct ImageChannel {
     pub color: Option<u32>,
 }
 
+/// A category of items.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Category {
+    /// The integer that stands for it.
+    pub value: i128,
+    /// Its name.
+    pub name: String,
+}
+
 /// A number from metadata; 64-bit integers stay exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetadataNumber {
@@ -276,6 +287,7 @@ impl Described {
             geolocation: None,
             overviews: Vec::new(),
             nodata: None,
+            categories: Vec::new(),
             scale: None,
             offset: None,
             units: None,

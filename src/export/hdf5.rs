@@ -3,7 +3,7 @@
 //! by the "HDF5 Dimension Scale Specification" and netCDF-C's `docs/file_format_specifications.md`.
 //! This module decides names, dimensions and places. It does not know how flat bytes are read.
 
-use super::describe::{StringEncoding, read_strings};
+use super::describe::{StringEncoding, add_flags, read_strings};
 use super::netcdf::attributes;
 use super::netcdf::classic::{Attribute as NetcdfAttribute, ClassicVersion, Type};
 use super::netcdf::members::GroupArray;
@@ -281,6 +281,14 @@ impl Hdf5File {
         let classic = native_type(array).unwrap_or(Type::Byte);
         let mut member = GroupArray::new(hierarchy, array.clone(), classic, &mut self.sources)?;
         member.state_sign();
+        let flags = add_flags(
+            hierarchy,
+            cache,
+            array,
+            &mut member.attributes,
+            &mut self.sources,
+        );
+        self.held = std::mem::take(&mut self.held).and(flags);
         let mut fill = Vec::new();
         let (kind, source, size) = if metadata.has_objects() {
             let encoding = match StringEncoding::of(metadata) {

@@ -18,6 +18,9 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
     ..FormatSpec::DEFAULT
 };
 
+/// Maximum number of categories that are listed.
+const MAX_CATEGORIES: usize = 100;
+
 /// Writes the file.
 fn text(array: &Described) -> String {
     let mut text = heading(array);
@@ -105,6 +108,14 @@ fn heading(array: &Described) -> String {
         text.push_str(&format!("  value         item * {scale} + {offset}\n"));
     }
     text.extend(spelling::nodata(array).map(|nodata| format!("  missing       {nodata}\n")));
+    for (i, category) in array.categories.iter().take(MAX_CATEGORIES).enumerate() {
+        let field = if i == 0 { "categories" } else { "" };
+        let name = spelling::line(&category.name);
+        text.push_str(&format!("  {field:<13} {} {name}\n", category.value));
+    }
+    if let Some(more @ 1..) = array.categories.len().checked_sub(MAX_CATEGORIES) {
+        text.push_str(&format!("                and {more} more\n"));
+    }
     text
 }
 

@@ -53,7 +53,13 @@ fn strings_of_any_length_are_those_of_zarr_python() {
         );
         let mount = Mount::new(
             &store,
-            &["--read-only", "--headers", "txt", "--containers", "nc,h5"],
+            &[
+                "--read-only",
+                "--headers",
+                "txt,readme",
+                "--containers",
+                "nc,h5",
+            ],
         );
         let args = [Path::new("check"), mount.path(), &expected];
         announce(run_python(&reader, "strings.py", &args).trim());

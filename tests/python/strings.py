@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the strings in values.txt, dataset.nc and dataset.h5 of a mount with those that zarr-python reads.
+"""Compares the strings in values.txt, dataset.nc and dataset.h5 of a mount with those that zarr-python reads, and the
+names of categories with those that were written as AnnData's on-disk format has them.
 
     strings.py write STORE EXPECTED       writes arrays of strings of any length with the zarr-python that runs this: 2
                                           writes v2, 3 writes v2 and v3; and what it reads from them
@@ -10,6 +11,7 @@ Exit code 1 after differences.
 """
 import json
 import os
+import subprocess
 import sys
 import warnings
 
@@ -35,6 +37,10 @@ BLOBS = [b"abc", b"", b"a b", b"\xff\x00\x01", b"\xc3\xa9", b"q\"", b"\x1b[2J"]
 SHAPES = {"word": (), "words": (11,), "rows": (3, 4), "planes": (2, 3, 2)}
 
 
+NAMES = ["B cell", "NK", "T cell \u03b3\u03b4"]
+CODES = [0, 2, -1, 1, 0]
+
+
 def of_shape(items, shape):
     count = int(np.prod(shape))
     values = np.empty(count, object)
@@ -57,7 +63,18 @@ def write_2(folder):
     root.create("no pickle", shape=(2,), dtype=object, object_codec=numcodecs.Pickle())[:] = np.array(["a", "b"], object)
     root.create("no lists", shape=(2,), dtype=object, object_codec=numcodecs.VLenArray("i4"))[:] = of_shape([np.arange(2)], (2,))
     root.create("hidden", shape=(2,), dtype=object, object_codec=numcodecs.VLenBytes())[:] = np.array([b"ab", b"a\0"], object)
+    categories = categorical(root).create("categories", shape=(3,), dtype=object, object_codec=numcodecs.VLenUTF8())
+    categories[:] = np.array(NAMES, object)
     yield "v2", root
+
+
+def categorical(root):
+    """Returns a group of AnnData's encoding categorical 0.2.0 without its categories."""
+    group = root.create_group("obs").create_group("cell_type")
+    group.attrs.update({"encoding-type": "categorical", "encoding-version": "0.2.0", "ordered": False})
+    create = group.create_array if hasattr(group, "create_array") else group.create
+    create("codes", shape=(5,), dtype="i1", chunks=(2,), fill_value=0)[:] = np.array(CODES, "i1")
+    return group
 
 
 def write_3(folder):
@@ -73,7 +90,9 @@ def write_3(folder):
             sharded[:] = of_shape(WORDS, (40,)).astype(np.dtypes.StringDType())
             blobs = root.create_array("blobs", shape=(9,), chunks=(4,), dtype="variable_length_bytes", fill_value=b"x y")
             blobs[:8] = of_shape(BLOBS, (8,))
-        yield os.path.basename(root.store_path.store.root), root
+        categories = categorical(root).create_array("categories", shape=(3,), dtype=np.dtypes.StringDType())
+        categories[:] = np.array(NAMES, np.dtypes.StringDType())
+        yield f"by_3_v{version}", root
 
 
 def write(folder, expected):
@@ -135,6 +154,31 @@ def compare_datasets(folder, name, values, is_bytes):
         same("encoding in HDF5", h5py.check_string_dtype(dataset[name].dtype).encoding, "ascii" if is_bytes else "utf-8")
 
 
+def compare_categories(folder):
+    """Compares what is said of AnnData's codes in README.txt and as CF's flags, and joins codes and names as text."""
+    with open(os.path.join(folder, "codes", "README.txt"), encoding="utf-8") as file:
+        heading = file.read().split("\n\nFor programs")[0].splitlines()
+    first = next(n for n, line in enumerate(heading) if line.startswith("  categories "))
+    same("README.txt", [line[16:] for line in heading[first:]], [f"{n} {name}" for n, name in enumerate(NAMES)])
+    same("missing", heading[first - 1].split(), ["missing", "-1"])
+    flags = [(name.replace(" ", "_"), n) for n, name in enumerate(NAMES)]
+    with netCDF4.Dataset(os.path.join(folder, "dataset.nc")) as dataset:
+        codes = dataset["codes"]
+        same("type of netCDF's flags", codes.flag_values.dtype, np.dtype("i1"))
+        same("netCDF's flags", list(zip(codes.flag_meanings.split(" "), codes.flag_values.tolist())), flags)
+        same("codes", codes[...].tolist(), CODES)
+    command = ["awk", 'NR == FNR { name[n++] = $0; next } { print $1 < 0 ? "-" : name[$1] }', "categories/values.txt", "codes/values.txt"]
+    joined = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    same("awk", joined.splitlines(), ["-" if n < 0 else word(NAMES[n]) for n in CODES])
+    if h5py is None:
+        return
+    with h5py.File(os.path.join(folder, "..", "..", "dataset.h5")) as dataset:
+        attributes = dataset["obs/cell_type/codes"].attrs
+        meanings = attributes["flag_meanings"]
+        meanings = meanings.decode() if isinstance(meanings, bytes) else meanings
+        same("HDF5's flags", list(zip(meanings.split(" "), attributes["flag_values"].tolist())), flags)
+
+
 def check(mount, expected):
     with open(expected) as file:
         arrays = json.load(file)
@@ -155,6 +199,7 @@ def check(mount, expected):
             same("left out", [line.split(":")[0] for line in left], ["hidden", "no lists", "no pickle"] if group == "v2" else [])
             for name in ["no pickle", "no lists"] if group == "v2" else []:
                 same(name, os.path.exists(os.path.join(mount, group, name, "values.txt")), False)
+            compare_categories(os.path.join(mount, group, "obs", "cell_type"))
         except Exception as e:
             faults.append(f"  {group}: {type(e).__name__}: {e}")
     print("\n".join([f"strings: {compared} compared, {len(faults)} wrong", *faults]))

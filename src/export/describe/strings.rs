@@ -1,7 +1,7 @@
 //! Strings of any length as bytes of a fixed number: they have no flat bytes, so that the whole
 //! array is read to find the longest one. This module knows no files.
 
-use super::max_chunks;
+use super::{flat, max_chunks};
 use crate::array::Array;
 use crate::cache::{Cache, ChunkPart};
 use std::sync::Arc;
@@ -107,6 +107,71 @@ pub fn read_counted_strings(cache: &Cache, array: &Array) -> Result<(PaddedStrin
     let strings = read_strings(cache, array, MAX_BYTES)?;
     memory.shrink_to(strings.values.len());
     Ok((strings, memory))
+}
+
+/// Returns the strings of an array of one dimension that has at most `most` of them, with a grant
+/// for their memory. They may be of any length or of a fixed one. What is no character becomes
+/// U+FFFD.
+///
+/// # Errors
+///
+/// The items are no strings, are too many or too large, or cannot be read.
+pub fn texts(cache: &Cache, array: &Array, most: u64) -> Result<(Vec<String>, Grant)> {
+    let metadata = array.metadata();
+    let dtype = &metadata.dtype;
+    let [count] = metadata.shape.as_slice() else {
+        return Err(Error::unsupported("they have not one dimension"));
+    };
+    if *count > most || array.size() > MAX_BYTES as u64 {
+        return Err(Error::unsupported("they are too many"));
+    }
+    let is_utf8 = match dtype.kind() {
+        DTypeKind::Bytes | DTypeKind::Object => true,
+        DTypeKind::Text => false,
+        _ => return Err(Error::unsupported("they are no strings")),
+    };
+    let (values, size, mut memory) = if metadata.has_objects() {
+        let (strings, memory) = read_counted_strings(cache, array)?;
+        (strings.values, strings.longest, memory)
+    } else {
+        let memory = memory::take(array.size() as usize)?;
+        (flat(cache, array)?.into(), dtype.size(), memory)
+    };
+    let mut texts = Vec::with_capacity(*count as usize);
+    for item in values.chunks_exact(size.max(1)) {
+        texts.push(if is_utf8 {
+            String::from_utf8_lossy(item)
+                .trim_end_matches('\0')
+                .to_string()
+        } else {
+            text_of_ucs4(item, dtype.is_big_endian())
+        });
+    }
+    memory.grow(
+        texts
+            .iter()
+            .map(|text| size_of::<String>() + text.len())
+            .sum(),
+    )?;
+    drop(values);
+    Ok((texts, memory))
+}
+
+/// Returns the text of UCS-4 characters, without the padding.
+fn text_of_ucs4(item: &[u8], is_big_endian: bool) -> String {
+    let (codes, _) = item.as_chunks();
+    let text: String = codes
+        .iter()
+        .map(|code| {
+            let code = if is_big_endian {
+                u32::from_be_bytes(*code)
+            } else {
+                u32::from_le_bytes(*code)
+            };
+            char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
+        })
+        .collect();
+    text.trim_end_matches('\0').to_string()
 }
 
 /// Calls `show` with the number in C order and the bytes of each string. Strings of chunks that are

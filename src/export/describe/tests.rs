@@ -6,6 +6,7 @@ use zarrfs_format::metadata::V1Order;
 use zarrfs_store::MemoryStore;
 
 mod conventions;
+mod categories;
 mod hostile;
 mod strings;
 mod v3;

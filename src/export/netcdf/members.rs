@@ -9,7 +9,8 @@ use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
 use crate::export::describe::{
-    GridMapping, attributes_above, fill_is_missing, grid_mapping, read_strings, with_stated_sign,
+    GridMapping, add_flags, attributes_above, fill_is_missing, grid_mapping, read_strings,
+    with_stated_sign,
 };
 use crate::export::{GrowingArrays, ItemForm, axis_names, flat};
 use std::borrow::Cow;
@@ -208,6 +209,7 @@ impl GroupArrays {
         members.find_records();
         members.leave_out(|member| member.is_empty().then(|| "a dimension has length 0".into()));
         members.read_strings(cache);
+        members.name_categories(hierarchy, cache);
         members.convert_to_doubles(cache);
         if members.version() == ClassicVersion::Data64 {
             members.list.iter_mut().for_each(GroupArray::state_sign);
@@ -438,6 +440,22 @@ impl GroupArrays {
             }
         });
         self.memory = memory;
+    }
+
+    /// Adds flags to codes of categories.
+    fn name_categories(&mut self, hierarchy: &Hierarchy, cache: &Cache) {
+        for member in &mut self.list {
+            let attributes = &mut member.attributes;
+            let memory = add_flags(
+                hierarchy,
+                cache,
+                &member.array,
+                attributes,
+                &mut self.sources,
+            );
+            self.memory += memory.bytes();
+            self.held = std::mem::take(&mut self.held).and(memory);
+        }
     }
 
     /// Returns the smallest version of the format that can hold all variables.
