@@ -43,14 +43,14 @@ fn strings_of_any_length_are_those_of_zarr_python() {
     // h5py is there alone
     let reader = env_path("ZARRFS_TEST_SERVERS").unwrap_or_else(|| python2.clone());
     let folder = tempfile::tempdir().unwrap();
-    for (version, python) in [(2, python2), (3, python3)] {
-        let store = folder.path().join(format!("by_{version}"));
-        let expected = folder.path().join(format!("by_{version}.json"));
-        run_python(
-            &python,
-            "strings.py",
-            &[Path::new("write"), &store, &expected],
-        );
+    for (verb, python, name) in [
+        ("write", &python2, "by_2.zarr"),
+        ("write", &python3, "by_3.zarr"),
+        ("refer", &python2, "references.json"),
+    ] {
+        let store = folder.path().join(name);
+        let expected = folder.path().join("expected");
+        run_python(python, "strings.py", &[Path::new(verb), &store, &expected]);
         let mount = Mount::new(
             &store,
             &[

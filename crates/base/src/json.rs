@@ -129,7 +129,12 @@ pub fn check(bytes: &[u8]) -> Result<()> {
         .map_err(not_json)
 }
 
-fn parse_counted(bytes: &[u8]) -> Result<(Value, Grant)> {
+/// Parses a document as [`parse`] does, and returns the grant for its memory.
+///
+/// # Errors
+///
+/// The errors of [`parse`].
+pub fn parse_counted(bytes: &[u8]) -> Result<(Value, Grant)> {
     let text = utf8(bytes)?;
     let counts = TextCounts::of(text)?;
     let parsed = counts.parsed(text);

@@ -4,9 +4,10 @@
 use super::{flat, max_chunks};
 use crate::array::Array;
 use crate::cache::{Cache, ChunkPart};
+use std::borrow::Cow;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
-use zarrfs_base::json;
+use zarrfs_base::json::{self, Value};
 use zarrfs_base::memory::{self, Grant};
 use zarrfs_format::dtype::DTypeKind;
 use zarrfs_format::grid::ChunkId;
@@ -29,6 +30,8 @@ pub enum StringEncoding {
     VlenUtf8,
     /// `vlen-bytes`: bytes that may be no text.
     VlenBytes,
+    /// `json2`: a list of anything in JSON.
+    Json,
 }
 
 impl StringEncoding {
@@ -41,6 +44,9 @@ impl StringEncoding {
         match codec.id.as_str() {
             "vlen-utf8" => Some(StringEncoding::VlenUtf8),
             "vlen-bytes" => Some(StringEncoding::VlenBytes),
+            "json2" if codec.text("encoding", "utf-8").ok()? == "utf-8" => {
+                Some(StringEncoding::Json)
+            }
             _ => None,
         }
     }
@@ -209,28 +215,46 @@ fn for_each(
 fn fill(metadata: &ArrayMetadata, encoding: StringEncoding) -> Vec<u8> {
     let fill = json::text(&metadata.fill_value).unwrap_or_default();
     match encoding {
-        StringEncoding::VlenUtf8 => fill.as_bytes().to_vec(),
+        StringEncoding::VlenUtf8 | StringEncoding::Json => fill.as_bytes().to_vec(),
         StringEncoding::VlenBytes => json::base64_decode(fill.as_bytes()).unwrap_or_default(),
     }
 }
 
-/// The strings of a chunk in C order.
+/// The strings of a chunk in C order; `None` for objects of JSON that are none.
 struct ChunkStrings<'a> {
-    list: Vec<&'a [u8]>,
+    list: Vec<Option<Cow<'a, [u8]>>>,
     _memory: Grant,
 }
 
 impl<'a> ChunkStrings<'a> {
-    /// Parses numcodecs' format: the number of strings, then each one after its length, all as
-    /// little-endian 32-bit numbers.
     fn parse(bytes: &'a [u8], metadata: &ArrayMetadata, encoding: StringEncoding) -> Result<Self> {
+        let is_f = metadata.order == Order::F && metadata.chunks.len() > 1;
+        if encoding == StringEncoding::Json {
+            // zarr-python 2.18 reads other values than those that it wrote
+            if is_f {
+                return Err(Error::unsupported("json2 has no order F"));
+            }
+            return Self::parse_json(bytes);
+        }
+        let mut strings = Self::parse_vlen(bytes, encoding)?;
+        let in_chunk: u64 = metadata.chunks.iter().product();
+        // zarr-python gives a chunk of objects the array's order
+        if is_f && strings.list.len() as u64 == in_chunk {
+            strings.list = in_c_order(strings.list, &metadata.chunks);
+        }
+        Ok(strings)
+    }
+
+    /// Parses numcodecs' vlen format: the number of strings, then each one after its length, all as
+    /// little-endian 32-bit numbers.
+    fn parse_vlen(bytes: &'a [u8], encoding: StringEncoding) -> Result<Self> {
         let short = || Error::damaged("a chunk of strings is cut short");
         let (count, mut rest) = split_number(bytes).ok_or_else(short)?;
         // each string takes at least its length, which bounds the memory by that of the chunk
         if count > rest.len() / 4 {
             return Err(short());
         }
-        let memory = memory::take(count * size_of::<&[u8]>())?;
+        let memory = memory::take(count * size_of::<Option<Cow<[u8]>>>())?;
         let mut list = Vec::with_capacity(count);
         for _ in 0..count {
             let (len, after) = split_number(rest).ok_or_else(short)?;
@@ -238,37 +262,72 @@ impl<'a> ChunkStrings<'a> {
             if encoding == StringEncoding::VlenUtf8 && std::str::from_utf8(string).is_err() {
                 return Err(Error::damaged("a string is not UTF-8"));
             }
-            list.push(string);
+            list.push(Some(Cow::Borrowed(string)));
             rest = after;
         }
         Ok(ChunkStrings {
-            list: in_c_order(list, metadata),
+            list,
             _memory: memory,
         })
     }
 
-    fn get(&self, number: usize) -> Result<&'a [u8]> {
-        let string = self.list.get(number).copied();
-        string.ok_or_else(|| Error::damaged("a chunk has too few strings"))
+    /// Parses numcodecs' JSON: the items in nested lists, the dtype, and the shape, which says how
+    /// deep the lists are nested.
+    fn parse_json(bytes: &[u8]) -> Result<Self> {
+        let no_chunk = || Error::damaged("a chunk is not what json2 writes");
+        let (document, memory) = json::parse_counted(bytes)?;
+        let Value::Array(mut items) = document else {
+            return Err(no_chunk());
+        };
+        let shape = items.pop().ok_or_else(no_chunk)?;
+        let shape = shape.as_array().ok_or_else(no_chunk)?;
+        items.pop().ok_or_else(no_chunk)?;
+        let mut list = Vec::new();
+        flatten(items, shape.len().max(1), &mut list);
+        Ok(ChunkStrings {
+            list,
+            _memory: memory,
+        })
+    }
+
+    fn get(&self, number: usize) -> Result<&[u8]> {
+        let string = self.list.get(number);
+        let string = string.ok_or_else(|| Error::damaged("a chunk has too few strings"))?;
+        string
+            .as_deref()
+            .ok_or_else(|| Error::unsupported("its objects are no strings"))
     }
 }
 
-/// Sorts the strings of a chunk: zarr-python gives a chunk of objects the array's order.
-fn in_c_order<'a>(strings: Vec<&'a [u8]>, metadata: &ArrayMetadata) -> Vec<&'a [u8]> {
-    let in_chunk: u64 = metadata.chunks.iter().product();
-    if metadata.order == Order::C || metadata.chunks.len() < 2 || strings.len() as u64 != in_chunk {
-        return strings;
-    }
+/// Returns the strings of a chunk of these lengths, which are in Fortran order, in C order.
+fn in_c_order<T: Default>(mut strings: Vec<T>, lengths: &[u64]) -> Vec<T> {
     let numbers: Vec<u8> = (0..strings.len() as u32)
         .flat_map(u32::to_le_bytes)
         .collect();
     let mut places = vec![0; numbers.len()];
-    layout::f_to_c(&metadata.chunks, 4, &numbers, &mut places);
+    layout::f_to_c(lengths, 4, &numbers, &mut places);
     let (places, _) = places.as_chunks();
     places
         .iter()
-        .filter_map(|place| strings.get(u32::from_le_bytes(*place) as usize).copied())
+        .filter_map(|place| {
+            let string = strings.get_mut(u32::from_le_bytes(*place) as usize)?;
+            Some(std::mem::take(string))
+        })
         .collect()
+}
+
+/// Appends the items of lists that are nested `depth` levels deep. Like `vlen-utf8`, an item that
+/// is missing is an empty string.
+fn flatten(items: Vec<Value>, depth: usize, list: &mut Vec<Option<Cow<[u8]>>>) {
+    for item in items {
+        let is_text = json::text(&item).is_some();
+        match item {
+            Value::Array(items) if depth > 1 => flatten(items, depth - 1, list),
+            Value::Null => list.push(Some(Cow::Borrowed(b""))),
+            Value::String(text) if is_text => list.push(Some(Cow::Owned(text.into_bytes()))),
+            _ => list.push(None),
+        }
+    }
 }
 
 /// Splits off the little-endian number at the beginning.

@@ -127,7 +127,8 @@ impl Tree {
     /// fails, the file is shown, and opening it reports the error.
     fn tells(&self, format: Format, array: &Array) -> bool {
         if format.reads_values() {
-            return export::check_values(array, 0..array.size()).is_ok();
+            return export::check_values(array, 0..array.size()).is_ok()
+                && (!array.metadata().has_objects() || self.has_strings(format, array));
         }
         if !format.depends_on_description(array.metadata()) {
             return true;
@@ -137,6 +138,16 @@ impl Tree {
             .cached_array(array.key())
             .map(|array| self.described(&array, KEPT));
         !matches!(described, Some(Ok(described)) if !format.can_describe(&described))
+    }
+
+    /// Returns whether a file of values can show the objects of an array, which may be no strings, or
+    /// too many: that is known after they are read.
+    fn has_strings(&self, format: Format, array: &Array) -> bool {
+        let text = self.hierarchy.cached_array(array.key()).map(|array| {
+            let path = array.key().clone();
+            self.values_text(format, &array, (path, None), KEPT)
+        });
+        !matches!(text, Some(Err(e)) if e.kind() == Kind::Unsupported)
     }
 
     /// Returns whether arrays show headers.

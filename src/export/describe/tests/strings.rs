@@ -48,6 +48,12 @@ fn strings_are_padded_in_c_order() {
         let (longest, values) = read(&strings(codec, order, &chunk)).unwrap();
         assert_eq!((longest, &*values), (3, &expected[..]), "{codec} {order}");
     }
+    let nested = br#"[["a","bc\u00e9"],[null,"d\n"],"|O",[2,2]]"#;
+    let (longest, values) = read(&strings("json2", "C", nested)).unwrap();
+    assert_eq!(
+        (longest, &*values),
+        (4, "a\0\0\0bcé\0\0\0\0d\n\0\0".as_bytes())
+    );
     let (longest, values) = read(&strings("vlen-utf8", "C", b"")).unwrap();
     assert_eq!((longest, &*values), (2, "éééé".as_bytes()));
     let (longest, values) =
@@ -57,6 +63,9 @@ fn strings_are_padded_in_c_order() {
 
 #[test]
 fn damaged_strings_are_errors() {
+    let nested = br#"[["a","b"],["c","d"],"|O",[2,2]]"#;
+    let error = read(&strings("json2", "F", nested)).err().unwrap();
+    assert_eq!(error.message(), "json2 has no order F");
     let whole = vlen(&[b"a", b"bcd", b"", b"ef"]);
     let many = [&[0xff; 4], &whole[4..]].concat();
     for (codec, chunk, reason) in [
@@ -70,6 +79,18 @@ fn damaged_strings_are_errors() {
             &vlen(&[b"a", b"b\0", b"", b""]),
             "end with zeros",
         ),
+        ("json2", br#"[["a","b"],["c",1],"|O",[2,2]]"#, "no strings"),
+        (
+            "json2",
+            br#"[["a","b"],["c",NaN],"|O",[2,2]]"#,
+            "no strings",
+        ),
+        ("json2", br#"["a","b",["c","d"],"|O",[4]]"#, "no strings"),
+        ("json2", br#"[["a","b"],["c"],"|O",[2,2]]"#, "too few"),
+        ("json2", br#"["|O",[2,2]]"#, "too few"),
+        ("json2", b"[\"|O\"]", "not what json2 writes"),
+        ("json2", b"{}", "not what json2 writes"),
+        ("json2", b"[", "not valid JSON"),
         ("vlen-array", &whole, "no strings"),
         ("pickle", b"\x80\x04]q\0.", "no strings"),
     ] {

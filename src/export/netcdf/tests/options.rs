@@ -270,7 +270,7 @@ fn strings_that_cannot_be_shown_are_named() {
     }
     let (store, h) = hierarchy(&[]);
     let document = r#"{"zarr_format":2,"shape":[2],"chunks":[2],"dtype":"|O","compressor":null,"fill_value":null,
-        "order":"C","filters":[{"id":"json2"}]}"#;
+        "order":"C","filters":[{"id":"msgpack2"}]}"#;
     store.insert("s/.zarray", document);
     assert_eq!(
         made(&h, None).1.left_out,
