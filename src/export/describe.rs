@@ -192,6 +192,7 @@ fn axis(
         axis.units = found.units;
         axis.calendar = found.calendar;
         axis.coordinates = found.values;
+        axis.labels = found.labels;
     }
     if let Some(image) = image {
         axis.units = axis.units.or_else(|| image.unit.clone());

@@ -86,6 +86,8 @@ pub struct DescribedAxis {
     pub coordinates: Coordinates,
     /// The direction of coordinates along an axis of a body.
     pub direction: Option<AnatomicalDirection>,
+    /// The names of the items, if the coordinates are strings; none otherwise.
+    pub labels: Vec<String>,
     /// Whether a coordinate array exists that could not be used: it is unreadable, too large, or
     /// does not hold numbers. [`DescribedAxis::coordinates`] are then unknown.
     pub is_unread: bool,
@@ -239,6 +241,7 @@ impl DescribedAxis {
             calendar: None,
             coordinates: Coordinates::Unknown,
             direction: None,
+            labels: Vec::new(),
             is_unread: false,
         }
     }

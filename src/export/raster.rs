@@ -206,7 +206,7 @@ fn time(axis: &DescribedAxis, x: f64) -> Option<String> {
 }
 
 /// Returns a name that distinguishes a band from the others, by coordinates where they are known
-/// and by indices elsewhere: `time=2000-02-01T00:00:00, height=36.5, level[2]`. An array of one
+/// and by indices elsewhere: `time=2000-02-01T00:00:00, band=red, level[2]`. An array of one
 /// band without further dimensions is named by its title.
 pub fn band_label(array: &Described, raster: &Raster, band: u64) -> String {
     let indices = raster.indices(&array.metadata.shape, band);
@@ -217,12 +217,16 @@ pub fn band_label(array: &Described, raster: &Raster, band: u64) -> String {
     for (number, index) in indices {
         let axis = &array.axes[number];
         let name = spelling::axis_name(array, number);
+        let label = axis.labels.get(index as usize).map(String::as_str);
         parts.push(match spelling::coordinate(axis, index) {
             Some(x) => match time(axis, x) {
                 Some(time) => format!("{name}={time}"),
                 None => format!("{name}={}", spelling::float(x)),
             },
-            None => format!("{name}[{index}]"),
+            None => match label.unwrap_or_default() {
+                "" => format!("{name}[{index}]"),
+                label => format!("{name}={label}"),
+            },
         });
     }
     spelling::line(&parts.join(", "))

@@ -18,6 +18,9 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
     ..FormatSpec::DEFAULT
 };
 
+/// Maximum number of coordinates that are strings and are listed.
+const MAX_LABELS: usize = 20;
+
 /// Maximum number of categories that are listed.
 const MAX_CATEGORIES: usize = 100;
 
@@ -108,6 +111,26 @@ fn heading(array: &Described) -> String {
         text.push_str(&format!("  value         item * {scale} + {offset}\n"));
     }
     text.extend(spelling::nodata(array).map(|nodata| format!("  missing       {nodata}\n")));
+    for (number, axis) in array.axes.iter().enumerate() {
+        if axis.labels.is_empty() {
+            continue;
+        }
+        let name = spelling::axis_name(array, number);
+        let shown = axis
+            .labels
+            .iter()
+            .take(MAX_LABELS)
+            .map(|label| spelling::line(label));
+        let more = if axis.labels.len() > MAX_LABELS {
+            ", ..."
+        } else {
+            ""
+        };
+        text.push_str(&format!(
+            "  labels        {name}: {}{more}\n",
+            list(shown, ", ")
+        ));
+    }
     for (i, category) in array.categories.iter().take(MAX_CATEGORIES).enumerate() {
         let field = if i == 0 { "categories" } else { "" };
         let name = spelling::line(&category.name);

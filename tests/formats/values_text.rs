@@ -56,13 +56,16 @@ fn strings_of_any_length_are_those_of_zarr_python() {
             &[
                 "--read-only",
                 "--headers",
-                "txt,readme",
+                "txt,readme,vrt,envi",
                 "--containers",
                 "nc,h5",
             ],
         );
         let args = [Path::new("check"), mount.path(), &expected];
         announce(run_python(&reader, "strings.py", &args).trim());
+        if verb == "write" {
+            run_python(&python2, "strings.py", &[Path::new("bands"), mount.path()]);
+        }
         mount.assert_no_problem();
     }
 }

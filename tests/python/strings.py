@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Compares the strings in values.txt, dataset.nc and dataset.h5 of a mount with those that zarr-python reads, and the
-names of categories with those that were written as AnnData's on-disk format has them.
+names of categories with those that were written as AnnData's on-disk format has them. rasterio reads the names of bands
+whose coordinates are strings of xarray.
 
     strings.py write STORE EXPECTED       writes arrays of strings of any length with the zarr-python that runs this: 2
                                           writes v2, 3 writes v2 and v3; and what it reads from them
     strings.py refer STORE EXPECTED       writes references with strings in json2, as Kerchunk 0.2.9 did; needs zarr 2
+    strings.py bands MOUNT                compares the names of bands; needs rasterio
     strings.py check MOUNT EXPECTED       compares the files of the mount; needs netCDF4, and h5py for
                                           dataset.h5
 
@@ -28,8 +30,9 @@ if sys.argv[1] == "check":
         import h5py
     except ImportError:
         h5py = None
-else:
+elif sys.argv[1] != "bands":
     import numcodecs
+    import xarray
     import zarr
 
 warnings.simplefilter("ignore")
@@ -41,6 +44,7 @@ SHAPES = {"word": (), "words": (11,), "rows": (3, 4), "planes": (2, 3, 2)}
 
 REFUSED = ["hidden", "mixed", "order F"]
 NAMES = ["B cell", "NK", "T cell \u03b3\u03b4"]
+BANDS = ["red", "near IR", "\u00e9"]
 CODES = [0, 2, -1, 1, 0]
 
 
@@ -117,8 +121,41 @@ def write(folder, expected):
             is_bytes = any(isinstance(v, bytes) for v in values.ravel())
             texts = [v.decode("latin-1") if is_bytes else "" if v is None else str(v) for v in values.ravel()]
             found[f"{group}/{name}"] = {"shape": values.shape, "bytes": is_bytes, "items": texts}
+    write_bands(os.path.join(folder, "bands"))
     with open(expected, "w") as file:
         json.dump(found, file)
+
+
+def write_bands(path):
+    """Writes a group with bands by three kinds of strings, and one by numbers, as xarray writes them."""
+    kinds = {"fixed": np.array(BANDS), "objects": np.array(BANDS, object), "bytes": np.char.encode(BANDS, "utf-8"), "numbers": np.array([4, 8, 9])}
+    values = np.arange(3 * 4 * 5, dtype="i2").reshape(3, 4, 5)
+    arrays = {f"by_{kind}": (("time", kind, "y", "x"), np.stack([values, values])) for kind in kinds}
+    coordinates = {"time": np.array(["2020-01-01", "2020-02-01"], "M8[ns]"), **kinds}
+    xarray.Dataset(arrays, coords=coordinates).to_zarr(path, mode="w")
+
+
+def bands(mount):
+    import rasterio
+
+    faults = []
+    for kind in ["fixed", "objects", "bytes", "numbers"]:
+        folder = os.path.join(mount, "bands", f"by_{kind}")
+        labels = [4, 8, 9] if kind == "numbers" else BANDS
+        wanted = [f"time=2020-0{month}-01T00:00:00, {kind}={label}" for month in (1, 2) for label in labels]
+        try:
+            with rasterio.open(os.path.join(folder, "data.vrt")) as dataset:
+                same("data.vrt", list(dataset.descriptions), wanted)
+                same("values", dataset.read().ravel().tolist(), 2 * list(range(60)))
+            with rasterio.open(os.path.join(folder, "data.raw"), driver="ENVI") as dataset:
+                same("data.raw.hdr", list(dataset.descriptions), [name.replace(",", ";") for name in wanted])
+            with open(os.path.join(folder, "README.txt"), encoding="utf-8") as file:
+                labels = [line[16:] for line in file.read().splitlines() if line.startswith("  labels ")]
+            same("README.txt", labels, [] if kind == "numbers" else [f"{kind}: {', '.join(BANDS)}"])
+        except Exception as e:
+            faults.append(f"  {kind}: {type(e).__name__}: {e}")
+    print("\n".join([f"bands: {len(faults)} wrong", *faults]))
+    sys.exit(bool(faults))
 
 
 def refer(path, expected):
@@ -234,4 +271,4 @@ def check(mount, expected):
 
 
 if __name__ == "__main__":
-    {"write": write, "refer": refer, "check": check}[sys.argv[1]](*sys.argv[2:])
+    {"write": write, "bands": bands, "refer": refer, "check": check}[sys.argv[1]](*sys.argv[2:])

@@ -4,7 +4,7 @@
 
 use super::super::calendar::numpy_unit;
 use super::super::described::Coordinates;
-use super::{attributes, nearest_array, numbers};
+use super::{attributes, nearest_array, numbers, strings};
 use crate::array::Array;
 use crate::array::hierarchy::Hierarchy;
 use crate::cache::{Cache, ChunkPart};
@@ -19,6 +19,9 @@ use zarrfs_store::Key;
 
 /// Maximum number of items of a coordinate array that is read.
 const MAX_ITEMS: u64 = 1 << 20;
+
+/// Maximum number of strings of a coordinate array that are read: each may name a band.
+const MAX_LABELS: u64 = 1 << 16;
 
 /// Maximum size of a chunk of a coordinate array, in bytes.
 const MAX_CHUNK: usize = 64 << 20;
@@ -48,6 +51,8 @@ pub struct Coordinate {
     pub calendar: Option<String>,
     /// The coordinates; unknown if they cannot be read.
     pub values: Coordinates,
+    /// The coordinates that are strings; none if they are numbers or cannot be read.
+    pub labels: Vec<String>,
     /// Grant for the memory of the coordinates.
     pub memory: Grant,
 }
@@ -64,16 +69,17 @@ impl Coordinate {
         let array =
             nearest_array(hierarchy, key, name).filter(|array| array.metadata().shape == [len])?;
         let attributes = hierarchy.attributes(array.key()).ok()?;
-        let read = take_memory(&array)
-            .and_then(|memory| Ok((values(cache, &array, &attributes)?, memory)));
-        let (values, mut memory) = read.unwrap_or_else(|e| {
+        let read = if strings::are_strings(array.metadata()) {
+            strings::texts(cache, &array, MAX_LABELS)
+                .map(|(labels, memory)| (Coordinates::Unknown, labels, memory))
+        } else {
+            counted_values(cache, &array, &attributes)
+                .map(|(values, memory)| (values, Vec::new(), memory))
+        };
+        let (values, labels, memory) = read.unwrap_or_else(|e| {
             log::debug!("{key}: described without the coordinates of {name:?}: {e}");
-            (Coordinates::Unknown, Grant::default())
+            (Coordinates::Unknown, Vec::new(), Grant::default())
         });
-        match &values {
-            Coordinates::Irregular { values } => memory.shrink_to(size_of_val(values.as_slice())),
-            _ => memory.shrink_to(0),
-        }
         let metadata = array.metadata();
         let (units, calendar) = match (metadata.dtype.kind(), time_unit(metadata)) {
             (DTypeKind::DateTime, Some((unit, _))) => (
@@ -92,14 +98,27 @@ impl Coordinate {
             units,
             calendar,
             values,
+            labels,
             memory,
         })
     }
 }
 
-/// Takes memory for reading the coordinates: their bytes, and a double for each.
-fn take_memory(array: &Array) -> Result<Grant> {
-    memory::take(item_count(array) * (array.metadata().dtype.size().min(WIDEST) + size_of::<f64>()))
+/// Reads the coordinates, and returns the grant for their memory. Reading takes their bytes, and a
+/// double for each.
+fn counted_values(
+    cache: &Cache,
+    array: &Array,
+    attributes: &Map<String, Value>,
+) -> Result<(Coordinates, Grant)> {
+    let item = array.metadata().dtype.size().min(WIDEST) + size_of::<f64>();
+    let mut memory = memory::take(item_count(array) * item)?;
+    let values = values(cache, array, attributes)?;
+    match &values {
+        Coordinates::Irregular { values } => memory.shrink_to(size_of_val(values.as_slice())),
+        _ => memory.shrink_to(0),
+    }
+    Ok((values, memory))
 }
 
 /// Returns the number of items of a coordinate array that is read.

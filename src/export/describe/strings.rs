@@ -52,6 +52,12 @@ impl StringEncoding {
     }
 }
 
+/// Returns whether [`texts`] may read the items of an array.
+pub fn are_strings(metadata: &ArrayMetadata) -> bool {
+    matches!(metadata.dtype.kind(), DTypeKind::Bytes | DTypeKind::Text)
+        || StringEncoding::of(metadata).is_some()
+}
+
 /// The strings of an array in C order, each padded with NUL to the length of the longest.
 pub struct PaddedStrings {
     /// The length of the longest string in bytes, at least 1.
@@ -131,11 +137,9 @@ pub fn texts(cache: &Cache, array: &Array, most: u64) -> Result<(Vec<String>, Gr
     if *count > most || array.size() > MAX_BYTES as u64 {
         return Err(Error::unsupported("they are too many"));
     }
-    let is_utf8 = match dtype.kind() {
-        DTypeKind::Bytes | DTypeKind::Object => true,
-        DTypeKind::Text => false,
-        _ => return Err(Error::unsupported("they are no strings")),
-    };
+    if !are_strings(metadata) {
+        return Err(Error::unsupported("they are no strings"));
+    }
     let (values, size, mut memory) = if metadata.has_objects() {
         let (strings, memory) = read_counted_strings(cache, array)?;
         (strings.values, strings.longest, memory)
@@ -143,23 +147,22 @@ pub fn texts(cache: &Cache, array: &Array, most: u64) -> Result<(Vec<String>, Gr
         let memory = memory::take(array.size() as usize)?;
         (flat(cache, array)?.into(), dtype.size(), memory)
     };
-    let mut texts = Vec::with_capacity(*count as usize);
-    for item in values.chunks_exact(size.max(1)) {
-        texts.push(if is_utf8 {
-            String::from_utf8_lossy(item)
-                .trim_end_matches('\0')
-                .to_string()
-        } else {
-            text_of_ucs4(item, dtype.is_big_endian())
-        });
-    }
-    memory.grow(
-        texts
-            .iter()
-            .map(|text| size_of::<String>() + text.len())
-            .sum(),
-    )?;
-    drop(values);
+    // a byte that is no UTF-8 becomes a character of three
+    let most = values.len() * 3 + *count as usize * size_of::<String>();
+    memory.grow(most)?;
+    let texts: Vec<String> = values
+        .chunks_exact(size.max(1))
+        .map(|item| {
+            if *dtype.kind() == DTypeKind::Text {
+                text_of_ucs4(item, dtype.is_big_endian())
+            } else {
+                let text = String::from_utf8_lossy(item);
+                text.trim_end_matches('\0').to_string()
+            }
+        })
+        .collect();
+    let held = texts.iter().map(|text| size_of::<String>() + text.len());
+    memory.shrink_to(held.sum());
     Ok((texts, memory))
 }
 

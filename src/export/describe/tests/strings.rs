@@ -98,3 +98,35 @@ fn damaged_strings_are_errors() {
         assert!(error.contains(reason), "{codec} {chunk:x?}: {error}");
     }
 }
+
+#[test]
+fn strings_are_labels_of_their_dimension() {
+    let named = r#"{"_ARRAY_DIMENSIONS":["band","x"]}"#;
+    let labels = |case: Case| {
+        let described = case.array("a", "|u1", &[2, 4], named).describe("a");
+        assert!(described.axes[0].is_unread);
+        described.axes[0].labels.clone()
+    };
+    let ucs4 = |text: [char; 2]| {
+        let [first, second] = text.map(|c| u32::from(c).to_be_bytes());
+        let mut item = [0; 8];
+        item[..4].copy_from_slice(&first);
+        item[4..].copy_from_slice(&second);
+        item
+    };
+    let text = [ucs4(['é', '\0']), ucs4(['n', 'r'])];
+    assert_eq!(labels(case().line("band", ">U2", &text, "{}")), ["é", "nr"]);
+    let bytes = [*b"red\0", *b"\xff\0\0\0"];
+    let case_of_bytes = case().line("band", "|S4", &bytes, "{}");
+    assert_eq!(labels(case_of_bytes), ["red", "\u{fffd}"]);
+    // too many bytes, and another length than that of the dimension
+    assert_eq!(
+        labels(case().array("band", "|S3000000", &[2], "{}")),
+        [""; 0]
+    );
+    let numbers = case()
+        .line("band", "<f8", &f8(&[1.0, 2.0]), "{}")
+        .array("a", "|u1", &[2, 4], named)
+        .describe("a");
+    assert!(numbers.axes[0].labels.is_empty() && !numbers.axes[0].is_unread);
+}
