@@ -1,6 +1,6 @@
 //! Collects the geometry of an array from metadata, by the conventions of xarray and CF, NCZarr,
-//! OME-NGFF, GeoZarr, STAC and GDAL. An attribute that breaks its convention counts as missing, so that bad
-//! metadata never hides an array. This module knows no output format.
+//! OME-NGFF, GeoZarr, STAC and GDAL. An attribute that breaks its convention counts as missing, so
+//! that bad metadata never hides an array. This module knows no output format.
 
 mod attributes;
 mod categories;
@@ -97,7 +97,7 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         hierarchy,
         key,
         &attributes,
-        &stated,
+        stated.place(&axes),
         &mut axes,
         &mut sources,
     );
@@ -345,12 +345,14 @@ pub fn grid_mapping(
     }
     stated.claim(&axes, &mut claims);
     role::assign(&claims, &mut axes);
-    let geotransform = stated.transform(&axes);
-    let geotransform = geotransform.map(|numbers| spelling::floats(numbers, " "));
+    let place = stated.place(&axes);
+    let geotransform = place
+        .transform
+        .map(|numbers| spelling::floats(numbers, " "));
     if !crs::is_map(&axes) {
         return None;
     }
-    let wkt = stated.crs.or(stated.crs_of_product)?.wkt?;
+    let wkt = place.crs.or(place.crs_of_product)?.wkt?;
     sources.extend(stated.groups);
     Some(GridMapping { wkt, geotransform })
 }

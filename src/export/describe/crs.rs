@@ -3,7 +3,6 @@
 //! driver assumes.
 
 use super::super::described::{Coordinates, Crs, CrsKind, DescribedAxis, Role};
-use super::georeference::Georeference;
 use super::{attributes, nearest_array, projection, role};
 use crate::array::hierarchy::Hierarchy;
 use zarrfs_base::json::{self, Map, Value};
@@ -11,6 +10,17 @@ use zarrfs_store::Key;
 
 /// Maximum depth of objects in WKT.
 const MAX_DEPTH: usize = 32;
+
+/// What conventions other than CF and GDAL's state of the place of an array.
+#[derive(Default)]
+pub struct StatedPlace {
+    /// The reference system.
+    pub crs: Option<Crs>,
+    /// The reference system of the product that contains the array.
+    pub crs_of_product: Option<Crs>,
+    /// GDAL's geotransform.
+    pub transform: Option<[f64; 6]>,
+}
 
 /// Returns the reference system of the array at `key`, which has these `attributes` and what else
 /// is `stated` of its place. If a transform is known, axes without coordinates get theirs from it,
@@ -20,7 +30,7 @@ pub fn find(
     hierarchy: &Hierarchy,
     key: &Key,
     attributes: &Map<String, Value>,
-    stated: &Georeference,
+    stated: StatedPlace,
     axes: &mut [DescribedAxis],
     sources: &mut Vec<Key>,
 ) -> (Option<Crs>, Option<[f64; 6]>) {
@@ -29,7 +39,7 @@ pub fn find(
     sources.extend(mapping.as_ref().map(|array| array.key().clone()));
     let mapping = mapping.and_then(|array| hierarchy.attributes(array.key()).ok());
     let transform = mapping.as_deref().and_then(geotransform);
-    let transform = transform.or_else(|| stated.transform(axes));
+    let transform = transform.or(stated.transform);
     if let Some(transform) = transform {
         set_coordinates(axes, transform);
     }
@@ -40,9 +50,9 @@ pub fn find(
     let is_map = is_map(axes);
     let crs = of_gdal
         .or_else(|| of_mapping(mapping.as_deref()?, axes))
-        .or_else(|| stated.crs.clone().filter(|_| is_map))
+        .or(stated.crs.filter(|_| is_map))
         .or_else(|| of_units(axes))
-        .or_else(|| stated.crs_of_product.clone().filter(|_| is_map));
+        .or(stated.crs_of_product.filter(|_| is_map));
     (crs, transform.filter(|transform| is_rotated(*transform)))
 }
 

@@ -5,6 +5,7 @@
 //! which products of EOPF contain.
 
 use super::super::described::{Crs, DescribedAxis, Role};
+use super::crs::StatedPlace;
 use super::role::{Claim, Evidence};
 use super::{attributes, crs};
 use zarrfs_base::json::{self, Map, Object, Value};
@@ -17,9 +18,9 @@ const MAX_LEVELS: usize = 64;
 #[derive(Default)]
 pub struct Georeference {
     /// The reference system.
-    pub crs: Option<Crs>,
+    crs: Option<Crs>,
     /// The reference system of the product that contains the array.
-    pub crs_of_product: Option<Crs>,
+    crs_of_product: Option<Crs>,
     /// The other arrays of the pyramid that has the array as a level.
     pub levels: Vec<Key>,
     /// The groups that say something.
@@ -117,8 +118,17 @@ impl Georeference {
         }
     }
 
+    /// Returns what is stated of an array with these axes, whose roles are known.
+    pub fn place(&self, axes: &[DescribedAxis]) -> StatedPlace {
+        StatedPlace {
+            crs: self.crs.clone(),
+            crs_of_product: self.crs_of_product.clone(),
+            transform: self.transform(axes),
+        }
+    }
+
     /// Returns GDAL's geotransform of an array with these axes.
-    pub fn transform(&self, axes: &[DescribedAxis]) -> Option<[f64; 6]> {
+    fn transform(&self, axes: &[DescribedAxis]) -> Option<[f64; 6]> {
         let rows = axes.iter().find(|axis| axis.role == Role::Y)?.len;
         let columns = axes.iter().find(|axis| axis.role == Role::X)?.len;
         let found = self
