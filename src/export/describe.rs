@@ -120,7 +120,7 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
         geolocation,
         overviews,
         nodata: numbers::nodata(metadata, &attributes, fill_is_missing).or(categories.missing),
-        categories: categories.list,
+        categories: categories.list.into(),
         scale: attributes::number(&attributes, "scale_factor")
             .filter(|scale| *scale != 0.0 && has_scale),
         offset: attributes::number(&attributes, "add_offset").filter(|_| has_scale),
@@ -192,7 +192,7 @@ fn axis(
         axis.units = found.units;
         axis.calendar = found.calendar;
         axis.coordinates = found.values;
-        axis.labels = found.labels;
+        axis.labels = found.labels.into();
     }
     if let Some(image) = image {
         axis.units = axis.units.or_else(|| image.unit.clone());

@@ -44,7 +44,7 @@ pub struct Described {
     /// The stored value (before scaling) that stands for missing data.
     pub nodata: Option<MetadataNumber>,
     /// What integers stand for, if they are categories that metadata names.
-    pub categories: Vec<Category>,
+    pub categories: Arc<[Category]>,
     /// The factor of stored values.
     pub scale: Option<f64>,
     /// The term added to stored values after scaling.
@@ -87,7 +87,7 @@ pub struct DescribedAxis {
     /// The direction of coordinates along an axis of a body.
     pub direction: Option<AnatomicalDirection>,
     /// The names of the items, if the coordinates are strings; none otherwise.
-    pub labels: Vec<String>,
+    pub labels: Arc<[String]>,
     /// Whether a coordinate array exists that could not be used: it is unreadable, too large, or
     /// does not hold numbers. [`DescribedAxis::coordinates`] are then unknown.
     pub is_unread: bool,
@@ -241,7 +241,7 @@ impl DescribedAxis {
             calendar: None,
             coordinates: Coordinates::Unknown,
             direction: None,
-            labels: Vec::new(),
+            labels: Arc::default(),
             is_unread: false,
         }
     }
@@ -290,7 +290,7 @@ impl Described {
             geolocation: None,
             overviews: Vec::new(),
             nodata: None,
-            categories: Vec::new(),
+            categories: Arc::default(),
             scale: None,
             offset: None,
             units: None,

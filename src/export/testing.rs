@@ -34,7 +34,7 @@ fn axis(name: &str, role: Role, units: &str, coordinates: Coordinates, len: u64)
         calendar: None,
         coordinates,
         direction: None,
-        labels: Vec::new(),
+        labels: Default::default(),
         is_unread: false,
     }
 }

@@ -96,7 +96,7 @@ fn file(array: &Described) -> Composite {
     for (dimension, axis) in labels.axes.iter_mut().enumerate() {
         if !raster.is_of_bands(dimension) {
             axis.coordinates = Coordinates::Unknown;
-            axis.labels = Vec::new();
+            axis.labels = Arc::default();
         }
     }
     let same = Arc::new(EachBand {

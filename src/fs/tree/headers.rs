@@ -140,8 +140,8 @@ impl Tree {
         !matches!(described, Some(Ok(described)) if !format.can_describe(&described))
     }
 
-    /// Returns whether a file of values can show the objects of an array, which may be no strings, or
-    /// too many: that is known after they are read.
+    /// Returns whether a file of values can show the objects of an array, which may be no strings,
+    /// or too many: that is known after they are read.
     fn has_strings(&self, format: Format, array: &Array) -> bool {
         let text = self.hierarchy.cached_array(array.key()).map(|array| {
             let path = array.key().clone();

@@ -105,7 +105,7 @@ fn strings_are_labels_of_their_dimension() {
     let labels = |case: Case| {
         let described = case.array("a", "|u1", &[2, 4], named).describe("a");
         assert!(described.axes[0].is_unread);
-        described.axes[0].labels.clone()
+        described.axes[0].labels.to_vec()
     };
     let ucs4 = |text: [char; 2]| {
         let [first, second] = text.map(|c| u32::from(c).to_be_bytes());
