@@ -276,7 +276,10 @@ impl Format {
         let spec = self.spec();
         let has_type = spec.has_all_types || metadata.has_numpy_dtype();
         let has_offsets = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
-        let has_bytes = !metadata.has_objects() || spec.content == FormatContent::Values;
+        // strings of any length have values, and a description, but no flat bytes
+        let has_strings = spec.has_all_types || spec.content == FormatContent::Values;
+        let has_bytes = !metadata.has_objects()
+            || has_strings && describe::StringEncoding::of(metadata).is_some();
         has_bytes && has_offsets && has_type && (spec.fits)(metadata)
     }
 

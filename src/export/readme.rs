@@ -1,6 +1,7 @@
 //! `README.txt`: a description of the array, and complete lines of code for programs that cannot
 //! find the shape. The lines read the whole array and a part from its middle.
 
+use super::describe::StringEncoding;
 use super::described::Described;
 use super::recipes::{self, ExamplePart};
 use super::spelling::{self, float, list};
@@ -27,6 +28,14 @@ const MAX_CATEGORIES: usize = 100;
 /// Writes the file.
 fn text(array: &Described) -> String {
     let mut text = heading(array);
+    if array.metadata.has_objects() {
+        text.push_str(
+            "\nIn other files (a mount shows those that its options --headers and --containers name):\n",
+        );
+        text.push_str("  values.txt    awk: a string a line, if they are few\n");
+        text.extend(of_group(array));
+        return text;
+    }
     let Some(part) = ExamplePart::in_the_middle(&array.metadata) else {
         return text + "\nIt has no bytes.\n";
     };
@@ -60,7 +69,8 @@ fn text(array: &Described) -> String {
 
 /// Returns the line for the HDF5 file of the array's group, with commands if its name is plain.
 fn of_group(array: &Described) -> Option<String> {
-    if array.is_view || !hdf5::fits(&array.metadata) {
+    let is_shown = array.metadata.has_objects() || hdf5::fits(&array.metadata);
+    if array.is_view || !is_shown {
         return None;
     }
     let (file, name) = match array.key.name() {
@@ -101,9 +111,13 @@ fn heading(array: &Described) -> String {
         shape => format!("{}{names}, the last one fastest", list(shape, " x ")),
     };
     let item = item(metadata);
-    let size = array.size();
+    let flat = if metadata.has_objects() {
+        "none: items of any length have no flat bytes".to_string()
+    } else {
+        format!("{} bytes: the items and nothing else", array.size())
+    };
     text.push_str(&format!(
-        "\n\n  shape         {shape}\n  item          {item}\n  data.raw      {size} bytes: the items and nothing else\n"
+        "\n\n  shape         {shape}\n  item          {item}\n  data.raw      {flat}\n"
     ));
     if array.scale.is_some() || array.offset.is_some() {
         let scale = float(array.scale.unwrap_or(1.0));
@@ -145,6 +159,14 @@ fn heading(array: &Described) -> String {
 /// Describes the type of the items.
 fn item(metadata: &ArrayMetadata) -> String {
     let dtype = &metadata.dtype;
+    match StringEncoding::of(metadata) {
+        Some(StringEncoding::VlenBytes) => return "bytes of any length".into(),
+        Some(StringEncoding::VlenUtf8) => return "text of any length, in UTF-8".into(),
+        Some(StringEncoding::Json) => {
+            return "text of any length, or other objects, in JSON".into();
+        }
+        None => {}
+    }
     if let Some(v3) = metadata.v3.as_ref().filter(|_| !metadata.has_numpy_dtype()) {
         return without_numpy(&v3.data_type, dtype);
     }
@@ -194,6 +216,7 @@ fn order(dtype: &DType) -> String {
 mod tests {
     use super::super::testing;
     use super::*;
+    use zarrfs_store::Key;
 
     #[test]
     fn a_whole_file_has_the_expected_text() {
@@ -233,6 +256,36 @@ dimensions the other way round.
            dd if=data.raw of="$HOME/part.raw" iflag=skip_bytes,count_bytes skip=480 count=240
 "#;
         assert_eq!(text(&testing::geographic()), expected);
+    }
+
+    #[test]
+    fn strings_of_any_length_have_no_recipes() {
+        let document = r#"{"zarr_format":2,"shape":[5],"chunks":[2],"dtype":"|O","compressor":null,"fill_value":null,
+            "order":"C","filters":[{"id":"CODEC"}]}"#;
+        let described = |codec: &str| {
+            let document = document.replace("CODEC", codec);
+            let metadata = ArrayMetadata::parse(document.as_bytes()).unwrap();
+            Described::of_metadata(&Key::normalize("group/names").unwrap(), &metadata)
+        };
+        let expected = "names
+
+  shape         5
+  item          text of any length, in UTF-8
+  data.raw      none: items of any length have no flat bytes
+
+In other files (a mount shows those that its options --headers and --containers name):
+  values.txt    awk: a string a line, if they are few
+  ../dataset.h5 HDF5, netCDF-4: h5dump -d /names ../dataset.h5, MATLAB: h5read('../dataset.h5', '/names')
+";
+        assert_eq!(text(&described("vlen-utf8")), expected);
+        assert!(text(&described("vlen-bytes")).contains("  bytes of any length\n"));
+        for (codec, is_shown) in [("json2", true), ("pickle", false), ("vlen-array", false)] {
+            assert_eq!(
+                Format::Readme.fits(&described(codec).metadata),
+                is_shown,
+                "{codec}"
+            );
+        }
     }
 
     fn programs(array: &Described) -> Vec<String> {

@@ -201,6 +201,13 @@ def compare_text(path, values):
     same("lines", [line for line in text.split("\n") if line], [" ".join(map(word, row)) for row in rows])
 
 
+def compare_readme(path, is_bytes):
+    with open(path, encoding="utf-8") as file:
+        lines = dict(line.split(None, 1) for line in file.read().splitlines() if line.startswith("  "))
+    same("README.txt", lines["item"].startswith("bytes of any length" if is_bytes else "text of any length"), True)
+    same("README.txt", lines["data.raw"].startswith("none"), True)
+
+
 def compare_datasets(folder, name, values, is_bytes):
     wanted = [v if is_bytes else v.encode() for v in values.ravel()]
     with netCDF4.Dataset(os.path.join(folder, "dataset.nc")) as dataset:
@@ -251,6 +258,7 @@ def check(mount, expected):
         group, name = path.split("/")
         try:
             compare_text(os.path.join(mount, path, "values.txt"), values)
+            compare_readme(os.path.join(mount, path, "README.txt"), array["bytes"])
             compare_datasets(os.path.join(mount, group), name, values, array["bytes"])
             compared += 1
         except Exception as e:

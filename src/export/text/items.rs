@@ -1,7 +1,6 @@
 //! The text of one item of a dtype. Numbers have the fewest digits that read back equal, as C's
 //! `strtod` reads them.
 
-use super::super::describe::StringEncoding;
 use super::numpy_times::TimeUnit;
 use half::f16;
 use std::fmt::Write;
@@ -22,9 +21,6 @@ pub struct ItemText<'a> {
 impl<'a> ItemText<'a> {
     /// Returns the text of an array's items; `None` if they have none.
     pub fn of(metadata: &'a ArrayMetadata) -> Option<Self> {
-        if metadata.has_objects() && StringEncoding::of(metadata).is_none() {
-            return None;
-        }
         Self::of_dtype(&metadata.dtype, &metadata.dtype_json)
     }
 
