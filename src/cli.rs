@@ -29,6 +29,7 @@ mod mount_options;
 mod mountpoint;
 mod nesting;
 mod overlay;
+mod pack;
 mod progress;
 mod put;
 mod remote;
@@ -41,6 +42,7 @@ mod stdio;
 mod systemd;
 mod time;
 mod umount;
+mod unfinished;
 mod version;
 
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, NestedStores, UseConsolidated};
@@ -76,8 +78,9 @@ pub use stdio::Inherited;
 /// that file. Any program that reads raw binary data reads a compressed, chunked array, and changes
 /// it in place.
 ///
-/// A store is a directory, a zip archive (PATH.zip), a URL of a web server (http://, https://), or
-/// a bucket (s3://, gs://, az://, abfs://). The path may continue to a group or array in the store.
+/// A store is a directory, a zip archive (PATH.zip, PATH.ozx), a URL of a web server (http://,
+/// https://), or a bucket (s3://, gs://, az://, abfs://). The path may continue to a group or array
+/// in the store.
 #[derive(Parser)]
 #[command(name = "zarrfs", version, max_term_width = 100, after_help = EXIT_CODES, disable_help_flag = true)]
 struct Cli {
@@ -186,6 +189,15 @@ enum Verb {
     /// becomes consolidated metadata in zarr.json, and the attributes _ARRAY_DIMENSIONS and
     /// _FillValue of xarray get the form that xarray reads in v3.
     Migrate(migrate::MigrateArgs),
+    /// Copy a store into one archive, FILE.zip or FILE.ozx
+    ///
+    /// All values are copied as they are, without decoding, and members are not compressed again.
+    /// Documents come first, and equal stores give equal archives. zarr-python's ZipStore and
+    /// zarrfs read the archive. It gets its name once it is complete and on disk; a command that
+    /// fails leaves nothing.
+    ///
+    /// FILE.ozx is a zipped OME-Zarr as RFC-9 of OME-NGFF specifies it.
+    Pack(pack::PackArgs),
     /// Write .zmetadata, which holds all metadata documents
     ///
     /// It is read where a store can't be listed, as on a web server.
@@ -372,6 +384,7 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
         Verb::Put(args) => put::run(&args),
         Verb::Create(args) => create::run(&args),
         Verb::Migrate(args) => migrate::run(&args),
+        Verb::Pack(args) => pack::run(&args),
         Verb::Consolidate(args) => consolidate::run(&args),
         Verb::Overlay(args) => overlay::run(&args),
         Verb::Stats(args) => stats::run(&args),

@@ -30,6 +30,7 @@ mod nested_stores;
 mod prefixes;
 mod resize;
 mod stores;
+mod values;
 mod as_v2;
 mod v3;
 mod shown;

@@ -5,10 +5,12 @@ mod document;
 mod document_v3;
 mod place;
 mod raw;
-mod unfinished;
 
 use super::compressor::{self, CompressorArg};
 use super::remote::RemoteArgs;
+use super::unfinished::{
+    UnfinishedOutput, hidden_directory, remove_directory, rename_to_free_name, sync_directory,
+};
 use super::{CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, WriteArgs, location};
 use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile, StoredNode};
 use clap::Args;
@@ -17,9 +19,6 @@ use place::NewPlace;
 use raw::Raw;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use unfinished::{
-    UnfinishedArray, hidden_directory, remove_directory, rename_to_free_name, sync_directory,
-};
 use zarrfs_base::error::Error;
 use zarrfs_base::json::{self, Value};
 use zarrfs_base::stats::Stats;
@@ -254,7 +253,7 @@ fn create_in_directory(
     let hidden = hidden_directory(beside)?;
     let new = hidden.join("new");
     let removed = hidden.clone();
-    let unfinished = UnfinishedArray::new(move || remove_directory(&removed))?;
+    let unfinished = UnfinishedOutput::new(move || remove_directory(&removed))?;
     let staged = new.join(store.strip_prefix(&made).unwrap_or(Path::new("")));
     std::fs::create_dir_all(&staged).map_err(Error::from)?;
     // no other program sees these chunks before the array gets its name, so that no locks are
@@ -393,7 +392,7 @@ fn create_on_server(
         }
         return Err(args.failed(e));
     }
-    let unfinished = UnfinishedArray::new(undo)?;
+    let unfinished = UnfinishedOutput::new(undo)?;
     let above = make_above(&hierarchy, key, document).and_then(|()| {
         if first == *key {
             Ok(())

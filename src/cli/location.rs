@@ -46,6 +46,9 @@ const SERVERS: [&str; 8] = [
 /// Ending of the names of archives.
 const ARCHIVE: &str = ".zip";
 
+/// Ending of the names of archives of OME-NGFF (RFC-9).
+const OME_ARCHIVE: &str = ".ozx";
+
 /// Ending of the names of files of references.
 const REFERENCES: &str = ".json";
 
@@ -241,14 +244,22 @@ impl<'a> UrlParts<'a> {
 
 /// Returns whether a name is that of an archive.
 pub fn is_archive_name(name: &str) -> bool {
-    name.len() > ARCHIVE.len() && name.to_ascii_lowercase().ends_with(ARCHIVE)
+    has_ending(name, ARCHIVE) || is_ome_archive_name(name)
+}
+
+/// Returns whether a name is that of an archive of OME-NGFF.
+pub fn is_ome_archive_name(name: &str) -> bool {
+    has_ending(name, OME_ARCHIVE)
+}
+
+/// Returns whether a name has an ending, in letters of either case, and something before it.
+fn has_ending(name: &str, ending: &str) -> bool {
+    name.len() > ending.len() && name.to_ascii_lowercase().ends_with(ending)
 }
 
 /// Returns whether the name belongs to a file of references.
 fn is_references_name(name: &str) -> bool {
-    name.len() > REFERENCES.len()
-        && name.to_ascii_lowercase().ends_with(REFERENCES)
-        && name != ZARR_JSON
+    has_ending(name, REFERENCES) && name != ZARR_JSON
 }
 
 /// Returns whether a URL is that of an archive or of a file of references, or of a key in one.
@@ -1053,6 +1064,7 @@ mod tests {
             parts("https://h/a/b.ZIP/g/x?sig=1/2"),
             found("https://h/a?sig=1/2", "b.ZIP", "g/x")
         );
+        assert_eq!(parts("https://h/b.ozx/0"), found("https://h", "b.ozx", "0"));
         assert_eq!(
             parts("s3://bucket/b.zip"),
             found("s3://bucket", "b.zip", "")

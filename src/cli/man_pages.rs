@@ -190,6 +190,19 @@ pub const EXAMPLES: &[(&str, ManSection)] = &[
         )],
     ),
     (
+        "pack",
+        &[
+            (
+                "zarrfs pack x.zarr x.zip",
+                "Copy a store into one file, which takes one inode.",
+            ),
+            (
+                "zarrfs pack --overlay changes x.zip new.zip",
+                "Copy an archive with the changes that were made in a mount.",
+            ),
+        ],
+    ),
+    (
         "overlay",
         &[
             (

@@ -81,7 +81,7 @@ pub struct MountArgs {
     /// Create the mountpoint, and remove it afterwards
     ///
     /// It is removed after the unmount if it is empty. If none is named, it is a new directory in
-    /// the working directory, named as the store without .zarr and .zip; its name is printed.
+    /// the working directory, named as the store without .zarr, .zip and .ozx; its name is printed.
     #[arg(long)]
     auto_mountpoint: bool,
     /// Unmount after this time without use (30s, 10m)
@@ -107,8 +107,8 @@ pub struct ServedArgs {
     /// Mount a directory of stores
     ///
     /// STORE is a local directory. Each NAME.zarr in it, at any depth, is shown as a store, and
-    /// each archive NAME.zarr.zip as a directory of that name; other files are shown as they are.
-    /// Nothing is read of a store before it is used.
+    /// each archive NAME.zarr.zip or NAME.ozx as a directory of that name; other files are shown as
+    /// they are. Nothing is read of a store before it is used.
     #[arg(long, conflicts_with = "synchronizer")]
     stores: bool,
     /// Mount all snapshots of an Icechunk repository

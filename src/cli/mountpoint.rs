@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use zarrfs_base::error::Error;
 
 /// Endings of the names of stores, in the order in which they are removed.
-const ENDINGS: [&str; 2] = [".zip", ".zarr"];
+const ENDINGS: [&str; 3] = [".zip", ".ozx", ".zarr"];
 
 /// Directories created for a mount, the topmost first. When this is dropped, those that are empty
 /// are removed, even if directories above them were renamed.
@@ -107,7 +107,7 @@ fn is_missing(path: &Path) -> bool {
 }
 
 /// Returns the mountpoint of a store for which none is given: a directory in the working directory,
-/// named as the store without .zarr and .zip. It must not exist, or be empty.
+/// named as the store without .zarr, .zip and .ozx. It must not exist, or be empty.
 pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
     new_path(store).map_err(|why| {
         CommandFailure::new(
@@ -164,6 +164,7 @@ mod tests {
         for (store, name) in [
             ("/a/b.zarr", Some("b")),
             ("/a/b.zarr.ZIP", Some("b")),
+            ("/a/b.ozx", Some("b")),
             ("/a/b.zip.zarr/", Some("b.zip")),
             ("/a/.zarr", Some(".zarr")),
             ("/a/b.nc", Some("b.nc")),

@@ -4,6 +4,7 @@ mod command_line;
 mod creating;
 mod metadata;
 mod migrating;
+mod packing;
 mod put;
 mod verbs;
 mod verbs_v3;

@@ -189,6 +189,56 @@ fn archives_that_zarr_python_has_written_are_read_correctly() {
     remote.finish("archives of zarr-python over HTTP", 0, LEAST);
 }
 
+/// A bucket gives the same archive as a directory. A server that cannot list gives one with the same
+/// arrays, whose documents are those of the consolidated metadata.
+#[test]
+fn stores_on_servers_are_packed() {
+    let made = tempfile::tempdir().unwrap();
+    let sample = test_data("sample.zarr");
+    let packed = |mut command: std::process::Command, store: &str, name: &str| {
+        let archive = made.path().join(name);
+        let output = command.arg(store).arg(&archive).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {said}");
+        std::fs::read(archive).unwrap()
+    };
+    let local = with_timeout(120, support::ZARRFS);
+    let pack = |mut command: std::process::Command| {
+        command.arg("pack");
+        command
+    };
+    let expected = packed(pack(local), support::text(&sample), "local.zip");
+    if let Some(server) = servers::nginx(sample.parent().unwrap(), "") {
+        let store = server.store("sample.zarr");
+        packed(store.command("pack"), &store.url, "web.zip");
+        let read = |path: &str| {
+            let path = made.path().join(path);
+            let verb = |verb: &str| support::zarrfs(&[verb, support::text(&path)]).stdout;
+            (verb("info"), verb("cat"))
+        };
+        for array in [
+            "",
+            "/air_temperature",
+            "/ocean/lat",
+            "/ocean/sea_surface_temperature",
+        ] {
+            let [local, web] = ["local", "web"].map(|name| read(&format!("{name}.zip{array}")));
+            assert!(local == web && !local.0.is_empty(), "{array}");
+        }
+        // without consolidated metadata nothing tells the arrays
+        let group = store.join("ocean").with(&["--consolidated", "ignore"]);
+        let archive = made.path().join("none.zip");
+        let refused = group.command("pack").arg(&group.url).arg(&archive).output();
+        assert_eq!(refused.unwrap().status.code(), Some(1));
+        assert!(!archive.exists());
+    }
+    if let Some(server) = servers::moto() {
+        server.upload(&sample, "bucket/sample.zarr");
+        let store = server.store("bucket/sample.zarr");
+        assert!(packed(store.command("pack"), &store.url, "bucket.zip") == expected);
+    }
+}
+
 #[test]
 fn archives_of_other_programs_are_read_correctly() {
     let Some(folder) = env_path("ZARRFS_REFERENCE") else {

@@ -53,7 +53,7 @@ pub use prefix::PrefixStore;
 pub use reference::{ReferenceStore, TargetPlace, TargetRoot};
 pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
-pub use zip::ZipStore;
+pub use zip::{ValueStart, ZipStore, ZipWriter};
 
 use counted::check_size;
 use std::fmt;

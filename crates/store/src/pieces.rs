@@ -158,7 +158,7 @@ pub(super) fn write_pieces(file: &File, pieces: &[ValuePiece], old: Option<&File
 }
 
 /// Copies a range of a file to `position` of another one, by the kernel if it can.
-fn copy(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> {
+pub(super) fn copy(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> {
     let mut input = range.start;
     let mut output = position;
     while input < range.end {

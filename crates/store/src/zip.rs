@@ -3,7 +3,8 @@
 //!
 //! The parser is specific to this store: general archive crates need several times the memory per
 //! member for a million chunks, refuse a whole archive because of one member, and send many small
-//! requests to a remote store. This module must not know Zarr, nor the kind of store below.
+//! requests to a remote store. The submodule `writer` makes archives. This module must not
+//! know Zarr, nor the kind of store below.
 
 mod archive_file;
 mod central;
@@ -13,6 +14,9 @@ mod inflated;
 mod member;
 mod names;
 mod stream;
+mod writer;
+
+pub use writer::{ValueStart, ZipWriter};
 
 use super::reopening::{OpenedValue, Reopening, prefix_in};
 use super::sorted_names::{SortedEntries, SortedListing, SortedNames};

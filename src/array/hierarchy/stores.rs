@@ -1,6 +1,6 @@
 //! Directories of stores: where on a path a store begins. The name decides, so that nothing is read
-//! to find out: `NAME.zarr` is a store, `NAME.zarr.zip` one in an archive, `NAME.icechunk` one in a
-//! repository, and a store inside a store is a part of it.
+//! to find out: `NAME.zarr` is a store, `NAME.zarr.zip` and `NAME.ozx` are in archives,
+//! `NAME.icechunk` is in a repository, and a store inside a store is a part of it.
 
 use super::{DOCUMENTS, Hierarchy};
 use zarrfs_base::error::Result;
@@ -10,15 +10,15 @@ use zarrfs_store::{EntryKind, Key};
 /// Ending of the names of stores in directories.
 const DIRECTORY: &str = ".zarr";
 
-/// Ending of the names of stores in archives.
-const ARCHIVE: &str = ".zarr.zip";
+/// Endings of the names of stores in archives.
+const ARCHIVES: [&str; 2] = [".zarr.zip", ".ozx"];
 
 /// Ending of the names of stores in repositories.
 const REPOSITORY: &str = ".icechunk";
 
 /// Returns whether the name belongs to a store in an archive.
 pub(super) fn is_archive_name(name: &str) -> bool {
-    has_ending(name, ARCHIVE)
+    ARCHIVES.iter().any(|ending| has_ending(name, ending))
 }
 
 fn has_ending(name: &str, ending: &str) -> bool {
@@ -149,6 +149,7 @@ mod tests {
         let found = |root: &str, is_nested| Some((root.to_string(), is_nested));
         assert_eq!(of("a/b.zarr/c.zarr.zip/d"), found("/a/b.zarr", false));
         assert_eq!(of("b.ZARR.Zip"), found("/b.ZARR.Zip", true));
+        assert_eq!(of("a/b.ozx/c"), found("/a/b.ozx", true));
         assert_eq!(of("a/r.icechunk/b.zarr"), found("/a/r.icechunk", true));
         assert_eq!(
             of("x/\u{e9}.zarr.zip/a/0"),
@@ -159,6 +160,7 @@ mod tests {
             "a",
             "a/.zarr/b",
             ".zarr.zip",
+            ".ozx",
             "a.zip",
             "zarr",
             "\u{1f600}arr",

@@ -15,6 +15,7 @@ mod namespace;
 mod consolidated_store;
 mod serialized;
 mod shapes;
+mod values;
 mod as_v2;
 mod v3;
 

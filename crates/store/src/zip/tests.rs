@@ -4,6 +4,7 @@
 mod changes;
 mod hostile;
 mod python;
+mod written;
 
 use super::*;
 use crate::testing::archive::{Member, archive, archive_with, member};

@@ -1,10 +1,10 @@
-//! The unfinished array of `create`, which is removed after an error, and when a signal ends the
-//! process.
+//! The unfinished output of a verb that creates an array, a store or an archive. It is removed
+//! after an error, and when a signal ends the process.
 //!
-//! Invariant: a `create` that fails leaves nothing that a reader of the store sees. In a directory
-//! the array is created under a hidden name and renamed when it is complete, so that this holds
-//! even for SIGKILL and a power loss, which leave only the hidden directory. In a remote store,
-//! which has no atomic rename, its keys are deleted.
+//! Invariant: a verb that fails leaves nothing that a reader sees. In a directory the output is
+//! created under a hidden name and renamed when it is complete, so that this holds even for SIGKILL
+//! and a power loss, which leave only the hidden directory. In a remote store, which has no atomic
+//! rename, the keys of a new array are deleted.
 
 use crate::array::hierarchy::OWN;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -29,15 +29,15 @@ const MAX_NAMES: u32 = 1000;
 
 type Removal = Box<dyn FnMut() + Send>;
 
-/// A guard that removes an unfinished array when it is dropped, or when SIGINT, SIGTERM or SIGHUP
+/// A guard that removes unfinished output when it is dropped, or when SIGINT, SIGTERM or SIGHUP
 /// ends the process.
-pub struct UnfinishedArray {
+pub struct UnfinishedOutput {
     /// Protects the removal: it runs once, and never while the work is being finished. `None` once
     /// it is finished.
     removal: Arc<Mutex<Option<Removal>>>,
 }
 
-impl UnfinishedArray {
+impl UnfinishedOutput {
     /// Registers `removal`, which is called unless the work is finished.
     pub fn new(removal: impl FnMut() + Send + 'static) -> Result<Self> {
         let removal: Arc<Mutex<Option<Removal>>> = Arc::new(Mutex::new(Some(Box::new(removal))));
@@ -59,7 +59,7 @@ impl UnfinishedArray {
                     }
                 }
             })?;
-        Ok(UnfinishedArray { removal })
+        Ok(UnfinishedOutput { removal })
     }
 
     /// Calls `finish`, and cancels the removal if it succeeds. No signal is handled in between.
@@ -71,7 +71,7 @@ impl UnfinishedArray {
     }
 }
 
-impl Drop for UnfinishedArray {
+impl Drop for UnfinishedOutput {
     fn drop(&mut self) {
         // locked during the removal, so that a signal handler does not exit before it is complete
         let mut removal = lock(&self.removal);
