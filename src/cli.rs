@@ -185,6 +185,9 @@ enum Verb {
     /// array and the reason, and stays as it is. At every moment readers find a valid store, and a
     /// conversion that was interrupted is finished by the next one. Unmount the store before.
     ///
+    /// With --shards, STORE stays as it is, and is copied to NEW, a store of v3 with fewer files:
+    /// the encoded chunks lie in shards.
+    ///
     /// With --to 3, filters become the codecs that zarr-python calls numcodecs.NAME, .zmetadata
     /// becomes consolidated metadata in zarr.json, and the attributes _ARRAY_DIMENSIONS and
     /// _FillValue of xarray get the form that xarray reads in v3.

@@ -41,6 +41,7 @@ pub use as_v2::ShownFormat;
 pub use consolidated::Stale;
 pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
 pub use format::DocumentFormat;
+pub use migrate::{ShardShape, ShardedCopy};
 pub use nested_stores::{NestedStores, OpenRepository};
 pub use prefixes::{MAX_NAMES, MAX_NODES, Prefixes, WalkBounds, too_much};
 

@@ -8,6 +8,7 @@
 mod hand_over;
 mod load_index;
 mod neighbors;
+mod new_shard;
 mod put;
 mod survey;
 mod versions;

@@ -190,6 +190,19 @@ pub const EXAMPLES: &[(&str, ManSection)] = &[
         )],
     ),
     (
+        "migrate",
+        &[
+            (
+                "zarrfs migrate --to 3 x.zarr",
+                "Convert a store of Zarr v2 to v3, in place.",
+            ),
+            (
+                "zarrfs migrate --shards auto x.zarr new.zarr",
+                "Copy a store to one of Zarr v3 with fewer files.",
+            ),
+        ],
+    ),
+    (
         "pack",
         &[
             (

@@ -1,23 +1,39 @@
-//! `zarrfs migrate`: converts a Zarr store to a later format, in place.
+//! `zarrfs migrate`: converts a Zarr store to a later format, in place, or to a new store with
+//! shards.
 
-use super::{CommandFailure, StoreArgs, StoreLocation, open_store, print};
-use crate::array::hierarchy::UseConsolidated;
+use super::progress::ProgressLine;
+use super::unfinished::StagedOutput;
+use super::{CommandFailure, StoreArgs, StoreLocation, location, open_store, print};
+use crate::array::hierarchy::{ShardShape, UseConsolidated};
 use clap::Args;
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
+use zarrfs_base::error::Error;
 use zarrfs_base::json::{self, json};
-use zarrfs_store::Key;
+use zarrfs_store::{DirectoryStore, Key};
 
 /// Arguments of `migrate`.
 #[derive(Args)]
 pub struct MigrateArgs {
     /// Path of the store
     store: StoreLocation,
-    /// Convert to this Zarr format: 2 or 3
+    /// Path of the new store, for --shards
+    #[arg(requires = "shards")]
+    new: Option<StoreLocation>,
+    /// Convert to this Zarr format: 2 or 3 [default: 2]
     ///
     /// 2 converts a store of v1, 3 one of v1 or v2. Chunks stay where they are; only metadata
     /// documents are replaced.
-    #[arg(long = "to", value_name = "FORMAT", default_value = "2", value_parser = clap::value_parser!(u8).range(2..=3))]
-    zarr_format: u8,
+    #[arg(long = "to", value_name = "FORMAT", value_parser = clap::value_parser!(u8).range(2..=3))]
+    zarr_format: Option<u8>,
+    /// Copy chunks into shards of this shape, or auto
+    ///
+    /// The shape is in items, and for arrays of as many dimensions. auto chooses one for each
+    /// array: whole chunks of up to 64 MiB. STORE stays as it is. NEW becomes a directory, with a
+    /// store of Zarr v3.
+    #[arg(long, value_name = "N,N...", value_parser = shard_shape, requires = "new")]
+    shards: Option<ShardShape>,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -25,16 +41,30 @@ pub struct MigrateArgs {
     store_args: StoreArgs,
 }
 
+/// Parses a shape of shards.
+fn shard_shape(text: &str) -> Result<ShardShape, String> {
+    if text == "auto" {
+        return Ok(ShardShape::Auto);
+    }
+    let lengths = text.split(',').map(|word| {
+        let length = word.trim().parse::<u64>().ok().filter(|length| *length > 0);
+        length.ok_or_else(|| format!("{word:?} is not a length; give lengths, or auto"))
+    });
+    lengths.collect::<Result<_, _>>().map(ShardShape::Lengths)
+}
+
 /// Runs the verb.
 pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
+    if let (Some(shape), Some(new)) = (&args.shards, &args.new) {
+        return copy_in_shards(args, shape, new);
+    }
     let shown = &args.store;
-    let format = args.zarr_format;
     let mut store_args = args.store_args.clone();
     // read the documents themselves
     store_args.remote.consolidated = UseConsolidated::Never;
     let hierarchy = open_store(&args.store, &store_args, &Arc::default())?;
-    let migrated = match format {
-        3 => hierarchy.migrate_to_v3(),
+    let migrated = match args.zarr_format {
+        Some(3) => hierarchy.migrate_to_v3(),
         _ => hierarchy.migrate(),
     }
     .map_err(|e| e.context(shown))?;
@@ -52,6 +82,65 @@ pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
         ),
         (false, true) => format!("{shown}: converted to Zarr v{found}"),
         (false, false) => format!("{shown}: Zarr v{found} already, nothing to do"),
+    };
+    print(report + "\n")
+}
+
+/// Copies the store to the new one, with chunks in shards.
+fn copy_in_shards(
+    args: &MigrateArgs,
+    shape: &ShardShape,
+    new: &StoreLocation,
+) -> Result<(), CommandFailure> {
+    let shown = &args.store;
+    if args.zarr_format == Some(2) {
+        let why = "--to 2: Zarr v2 has no shards; leave it out, or use --to 3";
+        return Err(CommandFailure::wrong_use(why));
+    }
+    let StoreLocation::Path(target) = new.absolute() else {
+        let why = "--shards makes a store in a directory; name one, and copy it from there";
+        return Err(CommandFailure::wrong_use(format!("{new}: {why}")));
+    };
+    if target.symlink_metadata().is_ok() {
+        let why = "exists already; name a new store, or remove it";
+        return Err(CommandFailure::wrong_use(format!("{new}: {why}")));
+    }
+    location::check_not_mounted(target.parent().unwrap_or(Path::new("/")))?;
+    let hierarchy = open_store(&args.store, &args.store_args, &Arc::default())?;
+    if !hierarchy.lists_nodes() {
+        let why = "the server can't list names, and there is no .zmetadata: groups and arrays in it are not known; nothing was written";
+        return Err(CommandFailure::failed(format!("{shown}: {why}")));
+    }
+    let staged = StagedOutput::new(&target)?;
+    let made = staged.path("new");
+    std::fs::create_dir(&made).map_err(Error::from)?;
+    let scratch = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(staged.path("chunks"))
+        .map_err(Error::from)?;
+    // no program sees the values before the store is synced as a whole
+    let store = Arc::new(DirectoryStore::open(&made)?.without_fsync());
+    let mut progress = ProgressLine::start(None);
+    let copied =
+        hierarchy.copy_in_shards(store, shape, &scratch, &mut |bytes| progress.show(bytes));
+    progress.end();
+    let copied = copied.map_err(|e| {
+        let why = format!("{}; {new} was not made", e.message());
+        Error::new(e.kind(), why).context(shown)
+    })?;
+    CommandFailure::check_left_out(&hierarchy, shown)?;
+    staged.finish(&made, false)?;
+    let report = if args.json {
+        json::write(&json!({"store": shown.to_string(), "new": new.to_string(),
+            "arrays": copied.arrays, "sharded": copied.sharded, "chunks": copied.chunks,
+            "shards": copied.shards}))
+    } else {
+        format!(
+            "{new}: {} of {} arrays in shards, {} shards of {} chunks",
+            copied.sharded, copied.arrays, copied.shards, copied.chunks
+        )
     };
     print(report + "\n")
 }

@@ -1,27 +1,20 @@
 //! `zarrfs pack`: copies a store into a zip archive, value by value, without decoding any.
 
 use super::progress::ProgressLine;
-use super::unfinished::{
-    UnfinishedOutput, hidden_directory, remove_directory, rename_to_free_name, sync_directory,
-};
+use super::unfinished::StagedOutput;
 use super::{CommandFailure, StoreArgs, StoreLocation, StoreRequest};
 use super::{location, open_store, overlay, print, size};
 use crate::array::hierarchy::Hierarchy;
 use clap::Args;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{self, json};
-use zarrfs_base::memory::{self, lock};
-use zarrfs_base::pool::on_threads;
+use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::ZARR_JSON;
 use zarrfs_store::{Key, ValueStart, ZipWriter};
-
-/// Maximum number of values that are requested from a server at a time. Each takes up to 4 MiB.
-const TOGETHER: usize = 16;
 
 /// The bound of the memory for names and documents: 550 MiB, enough for the names of three million
 /// values in one directory.
@@ -64,12 +57,9 @@ pub fn run(args: &PackArgs) -> std::result::Result<(), CommandFailure> {
         let why = "the server can't list names, and there is no .zmetadata: groups and arrays in it are not known; nothing was written";
         return Err(CommandFailure::failed(format!("{}: {why}", args.store)));
     }
-    let beside = target.parent().unwrap_or(Path::new("/"));
-    let hidden = hidden_directory(beside)?;
-    let removed = hidden.clone();
-    let unfinished = UnfinishedOutput::new(move || remove_directory(&removed))?;
-    let new = hidden.join("new.zip");
-    let mut copy = ArchiveCopy::new(&hierarchy, &new, &hidden.join("records"))
+    let staged = StagedOutput::new(&target)?;
+    let new = staged.path("new.zip");
+    let mut copy = ArchiveCopy::new(&hierarchy, &new, &staged.path("records"))
         .map_err(|e| e.context(&shown))?;
     let packed = hierarchy
         .visit_values(&mut |key| copy.push(key))
@@ -82,15 +72,7 @@ pub fn run(args: &PackArgs) -> std::result::Result<(), CommandFailure> {
     let finished = copy.writer.finish(&comment.unwrap_or_default());
     finished.map_err(|e| e.context(&shown))?;
     let bytes = std::fs::metadata(&new).map_err(Error::from)?.len();
-    unfinished.finish(|| {
-        if args.force {
-            std::fs::rename(&new, &target).map_err(|e| Error::from(e).context(&shown))
-        } else {
-            rename_to_free_name(&new, &target)
-        }
-    })?;
-    remove_directory(&hidden);
-    sync_directory(beside)?;
+    staged.finish(&new, args.force)?;
     let [count, bytes] = [size::count(count), size::show(bytes)];
     print(format!("{shown}: {count} values, {bytes}\n"))
 }
@@ -165,7 +147,7 @@ impl<'a> ArchiveCopy<'a> {
             .write(true)
             .create_new(true)
             .open(records)?;
-        let together = hierarchy.store().concurrency().clamp(1, TOGETHER);
+        let together = ValueStart::together(hierarchy.store());
         Ok(ArchiveCopy {
             hierarchy,
             writer: ZipWriter::new(archive, records),
@@ -192,20 +174,9 @@ impl<'a> ArchiveCopy<'a> {
     fn write_pending(&mut self) -> Result<()> {
         let store = self.hierarchy.store();
         let keys = std::mem::take(&mut self.pending);
-        let starts: Vec<Mutex<Option<ValueStart>>> =
-            keys.iter().map(|_| Mutex::default()).collect();
-        let next = AtomicUsize::new(0);
-        on_threads(keys.len().min(self.together), &|| {
-            loop {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                let Some(key) = keys.get(i) else {
-                    return Ok(());
-                };
-                *lock(&starts[i]) = ValueStart::read(store, key)?;
-            }
-        })?;
+        let starts = ValueStart::read_all(store, &keys)?;
         for (key, start) in keys.iter().zip(starts) {
-            let Some(start) = lock(&start).take() else {
+            let Some(start) = start else {
                 continue;
             };
             let is_json = key.name() == ZARR_JSON;

@@ -81,6 +81,51 @@ impl Drop for UnfinishedOutput {
     }
 }
 
+/// A file or directory that is made in a hidden directory beside its final name.
+pub struct StagedOutput {
+    target: PathBuf,
+    /// The directory of `target`.
+    beside: PathBuf,
+    hidden: PathBuf,
+    unfinished: UnfinishedOutput,
+}
+
+impl StagedOutput {
+    /// Creates the hidden directory beside `target`, an absolute path.
+    pub fn new(target: &Path) -> Result<Self> {
+        let beside = target.parent().unwrap_or(Path::new("/"));
+        let hidden = hidden_directory(beside)?;
+        let removed = hidden.clone();
+        let unfinished = UnfinishedOutput::new(move || remove_directory(&removed))?;
+        Ok(StagedOutput {
+            target: target.to_path_buf(),
+            beside: beside.to_path_buf(),
+            hidden,
+            unfinished,
+        })
+    }
+
+    /// Returns the path of a name in the hidden directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.hidden.join(name)
+    }
+
+    /// Gives `made`, which is complete and durable, its final name. That must be free, unless the
+    /// file of this name is to be replaced.
+    pub fn finish(self, made: &Path, replaces: bool) -> Result<()> {
+        self.unfinished.finish(|| {
+            if replaces {
+                let renamed = std::fs::rename(made, &self.target);
+                renamed.map_err(|e| Error::from(e).context(self.target.display()))
+            } else {
+                rename_to_free_name(made, &self.target)
+            }
+        })?;
+        remove_directory(&self.hidden);
+        sync_directory(&self.beside)
+    }
+}
+
 /// Returns whether the process was started with a signal ignored, as nohup(1) does with SIGHUP.
 fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();

@@ -4,7 +4,7 @@
 use crate::support;
 use crate::support::tree::snapshot;
 use crate::support::{
-    announce, copy_tree, env_path, failure, run_python, run_zarrfs, text, zarrfs,
+    announce, copy_tree, env_path, failure, names, run_python, run_zarrfs, text, zarrfs,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -229,6 +229,135 @@ fn stores_of_v2_become_v3() {
         )
         .trim(),
     );
+}
+
+/// The same stores, and those of v3, are copied to new ones in which chunks lie in shards.
+/// zarr-python 3 reads the new stores.
+#[test]
+fn chunks_are_copied_into_shards() {
+    let (Some(python), Some(matrix)) = (env_path("ZARRFS_TEST_PYTHON3"), env_path("ZARRFS_MATRIX"))
+    else {
+        return;
+    };
+    let listed = run_python(
+        &python,
+        "migrated3.py",
+        &["refused".as_ref(), matrix.as_path()],
+    );
+    let refused: BTreeMap<String, Vec<String>> = serde_json::from_str(&listed).unwrap();
+    let directory = support::memory_directory();
+    let new = directory.path().join("new");
+    std::fs::create_dir(&new).unwrap();
+    let mut sharded = 0;
+    let mut copy = |store: &Path, copy: &Path| {
+        let args = [
+            "migrate",
+            "--json",
+            "--shards",
+            "auto",
+            text(store),
+            text(copy),
+        ];
+        let output = zarrfs(&args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {said}", store.display());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        sharded += report["sharded"].as_u64().unwrap();
+        let checked = zarrfs(&["check", "--deep", text(copy)]);
+        let said = String::from_utf8_lossy(&checked.stdout);
+        assert!(checked.status.success(), "{}: {said}", copy.display());
+    };
+    for entry in std::fs::read_dir(&matrix).unwrap() {
+        let store = entry.unwrap().path();
+        if store.extension().is_none_or(|e| e != "zarr") {
+            continue;
+        }
+        let name = store.file_name().unwrap();
+        let old = directory.path().join(name);
+        copy_tree(&store, &old);
+        for array in refused.get(name.to_str().unwrap()).into_iter().flatten() {
+            std::fs::remove_dir_all(old.join(array)).unwrap();
+        }
+        // arrays that are damaged on purpose
+        for array in names(&old).iter().filter(|name| name.starts_with("bad-")) {
+            std::fs::remove_dir_all(old.join(array)).unwrap();
+        }
+        let before = snapshot(&old).unwrap();
+        copy(&old, &new.join(name));
+        assert_eq!(snapshot(&old).unwrap(), before, "{name:?}");
+    }
+    let compared = run_python(
+        &python,
+        "migrated3.py",
+        &["compare".as_ref(), matrix.as_path(), new.as_path()],
+    );
+    announce(compared.trim());
+    for name in ["zarr-python.zarr", "zarrs.zarr"] {
+        let Some(matrix) = env_path("ZARRFS_MATRIX3") else {
+            break;
+        };
+        let [old, new] = [matrix.join(name), new.join(name)];
+        copy(&old, &new);
+        let args = ["values", text(&old), text(&new)];
+        announce(run_python(&python, "packed.py", &args).trim());
+    }
+    announce(&format!("{sharded} arrays in shards"));
+    assert!(sharded > 300, "{sharded}");
+}
+
+#[test]
+fn a_copy_into_shards_that_fails_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    copy_tree(&support::test_data("sample.zarr"), &path("x.zarr"));
+    std::fs::create_dir(path("old.zarr")).unwrap();
+    let before = snapshot(directory.path()).unwrap();
+    let refused = |args: &[&str], code: i32, why: &str| {
+        let (failed, said) = run_zarrfs(&[&["migrate"], args].concat());
+        assert!(failed == code && said.contains(why), "{failed} {said}");
+        assert_eq!(snapshot(directory.path()).unwrap(), before, "{args:?}");
+    };
+    let [store, old, new] = ["x.zarr", "old.zarr", "new.zarr"].map(path);
+    let [store, old, new] = [&store, &old, &new].map(|path| text(path));
+    refused(
+        &["--shards=auto", store, old],
+        2,
+        "old.zarr: exists already",
+    );
+    refused(&["--shards=auto", store], 2, "required");
+    refused(&[store, new], 2, "required");
+    refused(&["--shards=2,x", store, new], 2, "\"x\" is not a length");
+    refused(
+        &["--to=2", "--shards=auto", store, new],
+        2,
+        "Zarr v2 has no shards",
+    );
+    refused(
+        &["--shards=auto", store, "s3://b/new.zarr"],
+        2,
+        "a store in a directory",
+    );
+    let why =
+        "/air_temperature: --shards: [24, 16, 23] are no multiples of the chunks [24, 16, 24]; ";
+    refused(&["--shards=24,16,23", store, new], 1, why);
+    refused(
+        &["--shards=1,1", store, new],
+        1,
+        "no array of 2 dimensions has several chunks",
+    );
+    let made = zarrfs(&[
+        "migrate",
+        "--shards=24,16,48",
+        &format!("{store}/air_temperature"),
+        new,
+    ]);
+    let said = String::from_utf8_lossy(&made.stdout);
+    assert!(
+        said.ends_with("new.zarr: 1 of 1 arrays in shards, 18 shards of 27 chunks\n"),
+        "{said}"
+    );
+    let flat = |path: &str| zarrfs(&["cat", path]).stdout;
+    assert!(flat(new) == flat(&format!("{store}/air_temperature")));
 }
 
 /// Missing values keep their meaning, although xarray states them in other ways in v3, as do names,

@@ -28,6 +28,7 @@ mod subtree;
 mod temporary_file;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod value_copy;
 mod zip;
 
 pub use counted::{Counted, get_counted, get_end_by_stat};
@@ -53,7 +54,8 @@ pub use prefix::PrefixStore;
 pub use reference::{ReferenceStore, TargetPlace, TargetRoot};
 pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
-pub use zip::{ValueStart, ZipStore, ZipWriter};
+pub use value_copy::{CopiedValue, ValueStart};
+pub use zip::{ZipStore, ZipWriter};
 
 use counted::check_size;
 use std::fmt;

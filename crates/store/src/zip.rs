@@ -16,7 +16,7 @@ mod names;
 mod stream;
 mod writer;
 
-pub use writer::{ValueStart, ZipWriter};
+pub use writer::ZipWriter;
 
 use super::reopening::{OpenedValue, Reopening, prefix_in};
 use super::sorted_names::{SortedEntries, SortedListing, SortedNames};

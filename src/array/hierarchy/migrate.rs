@@ -2,7 +2,10 @@
 //! unchanged. The new document states the order in which chunks are read, which settles the
 //! ambiguity of order F in v1.
 
+mod to_shards;
 mod to_v3;
+
+pub use to_shards::{ShardShape, ShardedCopy};
 
 use super::{ArrayDocument, DocumentKind, Hierarchy};
 use crate::array::Array;

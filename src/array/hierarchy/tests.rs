@@ -9,6 +9,7 @@ use zarrfs_store::{MemoryStore, Readable, Version};
 
 mod contended;
 mod documents;
+mod in_shards;
 mod interrupted;
 mod migrated;
 mod namespace;

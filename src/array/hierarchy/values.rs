@@ -14,9 +14,9 @@ use zarrfs_store::{Entry, EntryKind, Key, MAX_DEPTH};
 /// The allocator's overhead for each allocation, in bytes.
 const ALLOCATION: usize = 16;
 
-/// The groups and arrays of a store, breadth-first.
+/// The groups and arrays of a store, whose documents are visited before other values.
 #[derive(Default)]
-struct ArchivedNodes {
+pub(super) struct ArchivedNodes {
     keys: Vec<Key>,
     memory: Grant,
 }
@@ -33,6 +33,25 @@ struct SortedLevel {
     prefix: Key,
     names: IntoIter<LevelName>,
     _memory: Grant,
+}
+
+impl ArchivedNodes {
+    /// Returns the nodes with these keys.
+    pub fn of_keys<'a>(keys: impl Iterator<Item = &'a Key>) -> Result<Self> {
+        let mut nodes = Self::default();
+        for key in keys {
+            nodes.push(key)?;
+        }
+        Ok(nodes)
+    }
+
+    fn push(&mut self, key: &Key) -> Result<()> {
+        // the key is in a list and in a set
+        let memory = 2 * size_of::<Key>() + key.as_str().len() + ALLOCATION;
+        self.memory.grow(2 * memory)?;
+        self.keys.push(key.clone());
+        Ok(())
+    }
 }
 
 impl Hierarchy {
@@ -60,10 +79,19 @@ impl Hierarchy {
                 }
             }
         }
+        self.visit_others(&nodes, each)
+    }
+
+    /// Visits all values but the documents of `nodes`, as [`Hierarchy::visit_values`] does.
+    pub(super) fn visit_others(
+        &self,
+        nodes: &ArchivedNodes,
+        each: &mut dyn FnMut(&Key) -> Result<()>,
+    ) -> Result<()> {
         if self.store.lists_all() {
-            self.visit_other_values(&nodes, each)
+            self.visit_other_values(nodes, each)
         } else {
-            self.visit_chunk_keys(&nodes, each)
+            self.visit_chunk_keys(nodes, each)
         }
     }
 
@@ -85,12 +113,7 @@ impl Hierarchy {
                 StoredNode::Damaged(e) => return Err(e.clone()),
                 StoredNode::Value(_) | StoredNode::Other => return Ok(()),
             }
-            // the key is in a list and in a set
-            found
-                .memory
-                .grow(2 * (2 * size_of::<Key>() + key.as_str().len() + ALLOCATION))?;
-            found.keys.push(key.clone());
-            Ok(())
+            found.push(key)
         })?;
         // the sort keeps the order of names within a level
         found.keys.sort_by_key(Key::depth);

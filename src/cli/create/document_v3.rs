@@ -12,6 +12,7 @@ use zarrfs_format::grid::Grid;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_format::metadata::v3::fill_value as fill_value_v3;
 use zarrfs_format::metadata::v3::from_v2::compressor_codec;
+use zarrfs_format::metadata::v3::in_shards::codecs_in_shards;
 use zarrfs_format::pipeline::Pipeline;
 
 /// The type of the items of a new array.
@@ -45,7 +46,10 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
         None => item.codecs(args)?,
     };
     let (outer, codecs) = match &args.shards {
-        Some(shards) => (&shards.0, in_shards(&shards.0, &args.chunks.0, &codecs)?),
+        Some(shards) => {
+            let codecs = codecs_in_shards(&shards.0, &args.chunks.0, &codecs)?;
+            (&shards.0, codecs)
+        }
         None => (&args.chunks.0, codecs),
     };
     let separator = args.separator.as_deref().unwrap_or("/");
@@ -91,24 +95,6 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
         size: (!metadata.has_objects()).then_some(grid.size()),
         format: DocumentFormat::V3,
     })
-}
-
-/// Returns the codecs of an array in shards, whose chunks `codecs` encode. The index is at the end,
-/// where every reader looks for it.
-fn in_shards(shards: &[u64], chunks: &[u64], codecs: &Value) -> Result<Value> {
-    let are_multiples = shards
-        .iter()
-        .zip(chunks)
-        .all(|(shard, chunk)| *shard > 0 && *chunk > 0 && shard.is_multiple_of(*chunk));
-    if shards.len() != chunks.len() || !are_multiples {
-        return Err(Error::invalid(format!(
-            "--shards: {shards:?} are no multiples of the chunks {chunks:?}"
-        )));
-    }
-    let index =
-        json!([{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]);
-    let configuration = json!({"chunk_shape": chunks, "codecs": codecs, "index_codecs": index, "index_location": "end"});
-    Ok(json!([{"name": "sharding_indexed", "configuration": configuration}]))
 }
 
 impl ItemType {

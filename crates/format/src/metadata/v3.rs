@@ -8,6 +8,7 @@ mod document;
 pub mod fill_value;
 pub mod from_v2;
 pub mod grid;
+pub mod in_shards;
 pub mod merge;
 pub mod node;
 pub mod shown;

@@ -4,16 +4,10 @@
 //! the time of all members is the first that the format can state.
 
 use crate::pieces::copy;
-use crate::{Key, Readable, Stat};
+use crate::{Key, Readable, ValueStart};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use zarrfs_base::error::{Error, Result};
-
-/// Number of bytes of a value that are read at a time.
-pub(super) const PART: u64 = 4 << 20;
-
-/// Maximum number of times that a value is read which another program keeps replacing.
-const ATTEMPTS: usize = 5;
 
 /// The version of the format that has zip64 fields, 4.5, and the system that made the archive,
 /// Unix, whose modes the central directory states.
@@ -38,27 +32,6 @@ const EXTRA_ZIP64: u16 = 1;
 
 /// Maximum length of the comment of an archive, in bytes.
 const MAX_COMMENT: usize = u16::MAX as usize;
-
-/// The first bytes of a value, which may be all, and its metadata.
-pub struct ValueStart {
-    bytes: Vec<u8>,
-    stat: Stat,
-}
-
-impl ValueStart {
-    /// Reads the first bytes of the value of `key`; `None` if it does not exist.
-    ///
-    /// # Errors
-    ///
-    /// The store fails.
-    pub fn read(store: &dyn Readable, key: &Key) -> Result<Option<Self>> {
-        let mut bytes = Vec::new();
-        let stat = store
-            .get_range(key, 0..PART, &mut bytes)
-            .map_err(|e| e.context(key))?;
-        Ok(stat.map(|stat| ValueStart { bytes, stat }))
-    }
-}
 
 /// A zip archive that is being written.
 pub struct ZipWriter {
@@ -97,51 +70,15 @@ impl ZipWriter {
     }
 
     /// Copies the value of `key` in `store`, which begins with `start`, to a member of the same
-    /// name. A value that is replaced meanwhile is copied again from its beginning.
+    /// name.
     ///
     /// # Errors
     ///
-    /// The store or the file fails, or the value is removed or keeps changing.
+    /// The errors of [`ValueStart::copy`].
     pub fn add(&mut self, store: &dyn Readable, key: &Key, start: ValueStart) -> Result<()> {
-        let mut start = start;
-        for _ in 0..ATTEMPTS {
-            if let Some(crc) = self.write_value(store, key, &start)? {
-                return self.write_headers(key.as_str(), start.stat.size, crc);
-            }
-            start = ValueStart::read(store, key)?
-                .ok_or_else(|| Error::not_found("was removed while it was read").context(key))?;
-        }
-        Err(Error::io("changes faster than it can be read").context(key))
-    }
-
-    /// Writes a value behind the place of its header, and returns its checksum; `None` if it is
-    /// replaced meanwhile.
-    fn write_value(
-        &self,
-        store: &dyn Readable,
-        key: &Key,
-        start: &ValueStart,
-    ) -> Result<Option<u32>> {
-        let ValueStart { bytes, stat } = start;
         let data = self.position + local_header(key.as_str(), 0, 0).len() as u64;
-        let mut crc = crc32fast::Hasher::new();
-        self.archive.write_all_at(bytes, data)?;
-        crc.update(bytes);
-        let mut done = bytes.len() as u64;
-        let mut part = Vec::new();
-        while done < stat.size {
-            let found = store
-                .get_range(key, done..done + PART, &mut part)
-                .map_err(|e| e.context(key))?;
-            let is_same = found.is_some_and(|found| found.version.may_equal(&stat.version));
-            if !is_same || part.is_empty() {
-                return Ok(None);
-            }
-            self.archive.write_all_at(&part, data + done)?;
-            crc.update(&part);
-            done += part.len() as u64;
-        }
-        Ok((done == stat.size).then(|| crc.finalize()))
+        let copied = start.copy(store, key, &self.archive, data)?;
+        self.write_headers(key.as_str(), copied.size, copied.crc)
     }
 
     /// Completes the member `name`, whose value is written.

@@ -27,14 +27,14 @@ const V2_DOCUMENTS: [&str; 4] = [ZMETADATA, ZARRAY, ZGROUP, ZATTRS];
 const V1_DOCUMENTS: [&str; 2] = [V1_ATTRS, V1_META];
 
 /// A group or array that the migration concerns.
-struct MigratedNode {
-    key: Key,
+pub(super) struct MigratedNode {
+    pub key: Key,
     /// The documents of the old format that it has.
     documents: Vec<&'static str>,
     /// Whether it has a `zarr.json`, which takes precedence.
-    has_v3: bool,
+    pub has_v3: bool,
     /// Whether its `zarr.json` will be that of a group with consolidated metadata.
-    is_consolidated: bool,
+    pub is_consolidated: bool,
 }
 
 impl MigratedNode {
@@ -49,8 +49,8 @@ impl MigratedNode {
 
 /// The nodes that a migration concerns, groups before their members.
 #[derive(Default)]
-struct MigratedNodes {
-    nodes: Vec<MigratedNode>,
+pub(super) struct MigratedNodes {
+    pub nodes: Vec<MigratedNode>,
     memory: Grant,
 }
 
@@ -74,7 +74,7 @@ impl Hierarchy {
         let MigratedNodes {
             nodes,
             memory: _memory,
-        } = self.nodes_to_migrate().map_err(unchanged)?;
+        } = self.nodes_to_migrate(false).map_err(unchanged)?;
         self.check_migration(&nodes, has_begun).map_err(unchanged)?;
         for node in nodes.iter().rev() {
             if node.key.is_root() {
@@ -95,9 +95,9 @@ impl Hierarchy {
         Ok(!nodes.is_empty())
     }
 
-    /// Lists the nodes with documents of the old formats, and the groups without any document above
-    /// them.
-    fn nodes_to_migrate(&self) -> Result<MigratedNodes> {
+    /// Lists the nodes with documents of the old formats, with `includes_v3` also of the new one,
+    /// and the groups without any document above them.
+    pub(super) fn nodes_to_migrate(&self, includes_v3: bool) -> Result<MigratedNodes> {
         let mut found = MigratedNodes::default();
         self.visit_below(&Key::root(), NodeUse::Chunks, &mut |key, node| {
             self.add_node(key, node, &mut found)
@@ -108,7 +108,8 @@ impl Hierarchy {
             let is_above = needed
                 .as_ref()
                 .is_some_and(|below| below.relative_to(&node.key).is_some());
-            if !node.documents.is_empty() || is_above && !node.has_v3 && !is_foreign(&node.key) {
+            let is_node = !node.documents.is_empty() || includes_v3 && node.has_v3;
+            if is_node || is_above && !node.has_v3 && !is_foreign(&node.key) {
                 needed = Some(node.key.clone());
                 kept.push(node);
             }
@@ -231,7 +232,7 @@ impl Hierarchy {
     }
 
     /// Makes the `zarr.json` of a node from its documents of the old format.
-    fn new_document(&self, node: &MigratedNode) -> Result<Vec<u8>> {
+    pub(super) fn new_document(&self, node: &MigratedNode) -> Result<Vec<u8>> {
         let key = &node.key;
         let attributes = key.join(if node.documents.contains(&V1_META) {
             V1_ATTRS

@@ -9,7 +9,7 @@ const DIMENSIONS: &str = r#"{"units":"K","_ARRAY_DIMENSIONS":["y","x"]}"#;
 
 /// Returns a store with nested groups, one of which lacks a document, with attributes and with
 /// consolidated metadata.
-fn store() -> Arc<MemoryStore> {
+pub(super) fn store() -> Arc<MemoryStore> {
     let (store, h) = hierarchy(&[
         (".zgroup", V2_GROUP),
         (".zattrs", r#"{"title":"t"}"#),
@@ -30,7 +30,7 @@ fn store() -> Arc<MemoryStore> {
 }
 
 /// Returns the names of all metadata documents, old and new.
-fn documents(store: &MemoryStore) -> Vec<String> {
+pub(super) fn documents(store: &MemoryStore) -> Vec<String> {
     everything(store)
         .into_iter()
         .filter(|name| name.contains("zarr.json") || name.contains(".z"))

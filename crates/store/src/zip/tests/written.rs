@@ -1,8 +1,9 @@
 //! Archives that this crate writes: read by this crate, and by Python's `zipfile`.
 
 use super::*;
+use crate::ValueStart;
 use crate::delegate_store;
-use crate::zip::writer::{PART, ValueStart, ZipWriter};
+use crate::value_copy::PART;
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
