@@ -58,7 +58,7 @@ pub struct Described {
     /// The array's attributes as stored.
     pub attributes: Arc<Object>,
     /// All flat bytes, for a format that [`super::Format::reads_values`]; strings of any length are
-    /// padded to that of the longest.
+    /// padded to the length of the longest.
     pub values: Option<Arc<[u8]>>,
     /// Whether the values are those of a view of the array.
     pub is_view: bool,

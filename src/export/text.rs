@@ -63,7 +63,7 @@ fn file(array: &Described) -> Result<Composite> {
     } else {
         metadata.shape.iter().product::<u64>() as usize
     };
-    // strings of any length are padded to that of the longest
+    // strings of any length are padded to the length of the longest
     let size = values.len() / count.max(1);
     for (i, item) in values.chunks_exact(size.max(1)).enumerate() {
         match &times {

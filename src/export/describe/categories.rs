@@ -51,26 +51,37 @@ impl Categories {
         array: &Array,
         attributes: &Map<String, Value>,
     ) -> Self {
-        let kind = array.metadata().dtype.kind();
-        if !matches!(kind, DTypeKind::Int | DTypeKind::UInt) {
-            return Categories::default();
-        }
-        let found = of_flags(attributes)
-            .and_then(|flags| flags.map_or_else(|| of_codes(hierarchy, cache, array), Ok));
-        found.unwrap_or_else(|e| {
+        Self::read(hierarchy, cache, array, attributes).unwrap_or_else(|e| {
             log::debug!("{}: described without its categories: {e}", array.key());
             Categories::default()
         })
+    }
+
+    fn read(
+        hierarchy: &Hierarchy,
+        cache: &Cache,
+        array: &Array,
+        attributes: &Map<String, Value>,
+    ) -> Result<Self> {
+        let kind = array.metadata().dtype.kind();
+        if !matches!(kind, DTypeKind::Int | DTypeKind::UInt) {
+            return Ok(Categories::default());
+        }
+        if let Some(flags) = of_flags(attributes)? {
+            return Ok(flags);
+        }
+        of_codes(hierarchy, cache, array)
     }
 }
 
 /// Returns the categories that CF's attributes state.
 fn of_flags(attributes: &Map<String, Value>) -> Result<Option<Categories>> {
-    let meanings = attributes.get(MEANINGS).and_then(json::text);
-    let (Some(values), Some(meanings)) = (attributes.get(VALUES), meanings) else {
+    let Some(values) = attributes.get(VALUES).map(attributes::items) else {
         return Ok(None);
     };
-    let values = attributes::items(values);
+    let Some(meanings) = attributes.get(MEANINGS).and_then(json::text) else {
+        return Ok(None);
+    };
     if values.len() as u64 > MAX_CATEGORIES || meanings.split_whitespace().count() != values.len() {
         return Ok(None);
     }

@@ -114,6 +114,10 @@ pub fn read_strings(cache: &Cache, array: &Array, free: usize) -> Result<PaddedS
 }
 
 /// Reads all strings as [`read_strings`] does, with a grant for their memory.
+///
+/// # Errors
+///
+/// The errors of [`read_strings`].
 pub fn read_counted_strings(cache: &Cache, array: &Array) -> Result<(PaddedStrings, Grant)> {
     let mut memory = memory::take(MAX_BYTES)?;
     let strings = read_strings(cache, array, MAX_BYTES)?;
@@ -140,18 +144,12 @@ pub fn texts(cache: &Cache, array: &Array, most: u64) -> Result<(Vec<String>, Gr
     if !are_strings(metadata) {
         return Err(Error::unsupported("they are no strings"));
     }
-    let (values, size, mut memory) = if metadata.has_objects() {
-        let (strings, memory) = read_counted_strings(cache, array)?;
-        (strings.values, strings.longest, memory)
-    } else {
-        let memory = memory::take(array.size() as usize)?;
-        (flat(cache, array)?.into(), dtype.size(), memory)
-    };
+    let (strings, mut memory) = padded(cache, array)?;
     // a byte that is no UTF-8 becomes a character of three
-    let most = values.len() * 3 + *count as usize * size_of::<String>();
-    memory.grow(most)?;
-    let texts: Vec<String> = values
-        .chunks_exact(size.max(1))
+    memory.grow(strings.values.len() * 3 + *count as usize * size_of::<String>())?;
+    let texts: Vec<String> = strings
+        .values
+        .chunks_exact(strings.longest.max(1))
         .map(|item| {
             if *dtype.kind() == DTypeKind::Text {
                 text_of_ucs4(item, dtype.is_big_endian())
@@ -164,6 +162,19 @@ pub fn texts(cache: &Cache, array: &Array, most: u64) -> Result<(Vec<String>, Gr
     let held = texts.iter().map(|text| size_of::<String>() + text.len());
     memory.shrink_to(held.sum());
     Ok((texts, memory))
+}
+
+/// Reads strings of any length or of a fixed one, with a grant for their memory.
+fn padded(cache: &Cache, array: &Array) -> Result<(PaddedStrings, Grant)> {
+    if array.metadata().has_objects() {
+        return read_counted_strings(cache, array);
+    }
+    let memory = memory::take(array.size() as usize)?;
+    let strings = PaddedStrings {
+        longest: array.metadata().dtype.size(),
+        values: flat(cache, array)?.into(),
+    };
+    Ok((strings, memory))
 }
 
 /// Returns the text of UCS-4 characters, without the padding.
@@ -253,7 +264,7 @@ impl<'a> ChunkStrings<'a> {
     fn parse_vlen(bytes: &'a [u8], encoding: StringEncoding) -> Result<Self> {
         let short = || Error::damaged("a chunk of strings is cut short");
         let (count, mut rest) = split_number(bytes).ok_or_else(short)?;
-        // each string takes at least its length, which bounds the memory by that of the chunk
+        // each string takes at least its length, which bounds the memory by the size of the chunk
         if count > rest.len() / 4 {
             return Err(short());
         }

@@ -119,7 +119,7 @@ fn strings_are_labels_of_their_dimension() {
     let bytes = [*b"red\0", *b"\xff\0\0\0"];
     let case_of_bytes = case().line("band", "|S4", &bytes, "{}");
     assert_eq!(labels(case_of_bytes), ["red", "\u{fffd}"]);
-    // too many bytes, and another length than that of the dimension
+    // too many bytes
     assert_eq!(
         labels(case().array("band", "|S3000000", &[2], "{}")),
         [""; 0]
