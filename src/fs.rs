@@ -13,7 +13,9 @@ use zarrfs_base::stats::Stats;
 use zarrfs_store::{Key, Store, SubtreeLocks, escaped};
 
 mod blocking;
+mod copies;
 mod directory;
+mod early_files;
 mod encoded_values;
 mod files;
 mod flush;
@@ -34,6 +36,7 @@ mod write;
 mod write_record;
 
 pub use blocking::RequestKind;
+use copies::Copies;
 pub use directory::DirectoryEntry;
 use directory::DirectoryStream;
 pub use files::Seek;
@@ -146,6 +149,7 @@ pub struct Fs {
     /// Protects the list alone.
     facts: Mutex<Vec<Fact>>,
     unlinked: UnlinkedNames,
+    copies: Copies,
     stats: Arc<Stats>,
     files: Handles<dyn OpenFile>,
     /// The open directories. Each lock protects a stream while one reply is made from it.
@@ -183,6 +187,7 @@ impl Fs {
             syncs: Syncs::default(),
             facts: Mutex::default(),
             unlinked: UnlinkedNames::new(),
+            copies: Copies::new(),
             cache,
             stats,
             files: Handles::new(),

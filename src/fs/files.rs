@@ -18,6 +18,7 @@ use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
 use crate::fs::tree::Attributes;
 use chunk::ChunkFile;
+use composite::CompositeFile;
 use flat::FlatFile;
 pub use flat::holes::Seek;
 use std::collections::HashMap;
@@ -145,6 +146,11 @@ pub trait OpenFile: Send + Sync {
 
     /// Returns the file if it is `data.raw`.
     fn as_flat(&self) -> Option<&FlatFile> {
+        None
+    }
+
+    /// Returns the file if it is a header or container.
+    fn as_composite(&self) -> Option<&CompositeFile> {
         None
     }
 

@@ -4,7 +4,7 @@
 use super::files::draft::{Draft, DraftText};
 use super::{Change, Fs};
 use crate::array::Array;
-use crate::array::hierarchy::MetadataFile;
+use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::fs::tree::{FLAT, Node, chunk_named};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_store::Key;
@@ -47,6 +47,14 @@ impl Fs {
         let hierarchy = self.tree.hierarchy();
         Ok(file.defines_arrays()
             || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
+    }
+
+    fn is_array(&self, key: &Key) -> bool {
+        let found = self.tree.hierarchy().find(key);
+        matches!(
+            found,
+            Ok(Some(StoredNode::Array(_) | StoredNode::Damaged(_)))
+        )
     }
 
     /// Stores the chunk `name` of the array at `key`, or hands over all dirty chunks of the array,
@@ -133,6 +141,7 @@ impl Change<'_> {
                 return done;
             }
         }
+        self.settle_early_files();
         let done = done.and(self.cache.flush_all());
         if self.cache.is_in_vain(&done) {
             done
@@ -211,13 +220,18 @@ impl Change<'_> {
     /// Stores a document that was written through the mount.
     pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
         let is_of_array = self.changes_array(key, file)?;
-        let _alone = is_of_array.then(|| self.resizing.alone(&[key]));
+        let was_array = self.is_array(key);
+        let alone = is_of_array.then(|| self.resizing.alone(&[key]));
         if is_of_array {
             self.flush_below(key)?;
         }
         self.tree.hierarchy().put_document(key, file, text)?;
         self.tree.document_changed();
         self.add_stale(key, true);
+        drop(alone);
+        if !was_array && self.is_array(key) {
+            self.take_early_files(key);
+        }
         Ok(())
     }
 }

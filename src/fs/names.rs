@@ -108,7 +108,7 @@ impl Fs {
         })
     }
 
-    fn create_new(
+    pub(super) fn create_new(
         &self,
         target: Target,
         name: &str,
@@ -136,15 +136,8 @@ impl Fs {
                         .open_encoded(&node, inode, self.encoded_file(&value)?, None);
                 Ok(self.created_draft(&draft))
             }
-            Target::Plain(key)
-                if self.tree.is_header_name(name)
-                    && self.tree.hierarchy().is_unmarked(&key.parent()) =>
-            {
-                // a program copies an array: see `Tree::target` of flat bytes
-                let why = "headers come with the array: write its zarr.json or .zarray first";
-                Err(Error::new(Kind::System(libc::EPERM), why).context(key))
-            }
             Target::Plain(key) => {
+                self.record_early(&key);
                 let store = self.store();
                 let file = match store.writable_file(&key, true, exclusive) {
                     Err(e) if e.kind() == Kind::Unsupported => {
@@ -278,15 +271,21 @@ impl Fs {
     }
 
     /// Returns whether a lookup by the thread must not find `name`, though it exists: see
-    /// `unlinked`.
+    /// `unlinked` and `copies`.
     pub fn hides(&self, parent: u64, name: &str, thread: u32) -> bool {
-        self.tree.node(parent).is_ok_and(|parent| match &*parent {
-            Node::Directory(_) | Node::ViewDirectory(..) => parent
-                .path()
-                .child(name)
-                .is_ok_and(|path| self.unlinked.hides(&path, thread)),
-            _ => false,
-        })
+        let Ok(parent) = self.tree.node(parent) else {
+            return false;
+        };
+        if !matches!(*parent, Node::Directory(_) | Node::ViewDirectory(..)) {
+            return false;
+        }
+        let Ok(path) = parent.path().child(name) else {
+            return false;
+        };
+        if self.is_missing_to_copy(&parent.path(), name, thread) {
+            self.unlinked.add(path.clone(), thread);
+        }
+        self.unlinked.hides(&path, thread)
     }
 
     /// Creates a directory: see
@@ -346,6 +345,8 @@ impl Fs {
         self.drafts.forget_below(key);
         self.resizing.forget_below(key);
         self.unlinked.forget_below(key);
+        self.copies.forget_below(key);
+        self.tree.early.forget_below(key);
     }
 
     /// Fails if a directory shows anything but the names that exist as long as it does: a program
@@ -361,7 +362,7 @@ impl Fs {
         for name in self.tree.names(&Node::Directory(key.clone()))? {
             let name = name?.name;
             let is_generated = match name.as_str() {
-                FLAT => true,
+                FLAT => self.tree.array(key).is_ok(),
                 ZARR_JSON | ZGROUP => !self.tree.hierarchy().has_stored_group(key)?,
                 name => self.tree.comes_with(key, name),
             };
@@ -442,6 +443,9 @@ impl Change<'_> {
         let (attributes, new) = match self.find(&parent, &name)? {
             Some((node, _)) if exclusive && !self.unlinked.create(&node.path()) => {
                 return Err(Error::system(libc::EEXIST));
+            }
+            Some((node, _)) if (truncate || exclusive) && self.is_empty_container(&node) => {
+                self.create_early_container(&node)?
             }
             // an exclusive creation is one of a removed file
             Some((node, _)) => return self.open_existing(node, truncate || exclusive),

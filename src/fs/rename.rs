@@ -171,9 +171,13 @@ impl Change<'_> {
             (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
             (Node::Value(from), Some(to @ (Node::Header(..) | Node::Dataset(..)))) => {
                 self.store_draft(&source)?;
-                self.copy_onto(from, to)
-                    .map_err(|e| self.refused(&source, to, e))?;
-                self.forget_moved(&source)
+                match self.copy_onto(from, to) {
+                    Err(e) if self.is_early(from, to, &e) => self.rename_early(&source, to),
+                    copied => {
+                        copied.map_err(|e| self.refused(&source, to, e))?;
+                        self.forget_moved(&source)
+                    }
+                }
             }
             (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => self.rename_file(
                 &source,
@@ -185,6 +189,21 @@ impl Change<'_> {
         }
     }
 
+    /// Returns whether a file that cannot become `to` may be one that a program copies before the
+    /// arrays that it shows.
+    fn is_early(&self, from: &Key, to: &Node, e: &Error) -> bool {
+        let path = to.path();
+        [libc::EPERM, libc::EINVAL, libc::EFBIG].contains(&e.errno())
+            && (self.is_empty_container(to) && !is_temporary(from, &path)
+                || self.copies.has_made(&path.parent()) && is_made_by_rsync(from, &path))
+    }
+
+    /// Renames a file to what is a plain key until the mount shows the same file.
+    fn rename_early(&self, source: &Node, to: &Node) -> Result<()> {
+        self.tree.early.add(to.path());
+        self.rename_file(source, Target::Plain(to.path()), None)
+    }
+
     fn rename_file(&self, source: &Node, target: Target, there: Option<&Node>) -> Result<()> {
         self.store_draft(source)?;
         if let (Node::Value(from), Target::Plain(to)) = (source, &target)
@@ -194,6 +213,7 @@ impl Change<'_> {
             self.tree.hierarchy().rename(from, to)?;
             self.drafts.renamed(from, &new);
             self.tree.renamed(source, &new);
+            self.record_early(to);
             return Ok(());
         }
         self.store_as(source, &target)?;
@@ -367,7 +387,7 @@ impl Change<'_> {
     /// # Errors
     ///
     /// EINVAL, with nothing written, if the file has another size.
-    fn copy_into(&self, from: &Key, array: &Arc<Array>) -> Result<()> {
+    pub(super) fn copy_into(&self, from: &Key, array: &Arc<Array>) -> Result<()> {
         let size = self.tree.stat(from)?.size;
         if size != array.size() {
             let why = format!(
@@ -393,7 +413,7 @@ impl Change<'_> {
     ///
     /// EPERM if the file cannot become the container. It is not EINVAL, which mv reports as a
     /// directory that is moved below itself.
-    fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
+    pub(super) fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
         let (open, _) = self.open_composite(self.tree.inode(to), to, true, false)?;
         if open.is_text() {
             return Ok(());
@@ -431,6 +451,17 @@ impl Change<'_> {
             .problem(format!("{} can't become {e}{removed}", source.path()));
         Error::new(Kind::System(libc::EPERM), e.message())
     }
+}
+
+/// Returns whether rsync has made the file `from` to rename it to `to`: `.data.tif.Xa81Bc`.
+fn is_made_by_rsync(from: &Key, to: &Key) -> bool {
+    let rest = from.name().strip_prefix('.');
+    let suffix = rest
+        .and_then(|rest| rest.strip_prefix(to.name()))
+        .and_then(|rest| rest.strip_prefix('.'));
+    suffix.is_some_and(|suffix| {
+        suffix.len() == 6 && suffix.bytes().all(|b| b.is_ascii_alphanumeric())
+    }) && from.parent() == to.parent()
 }
 
 /// Returns whether a program has made the file `from` only to rename it to `to`: NCO's

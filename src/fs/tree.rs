@@ -23,6 +23,7 @@ use zarrfs_store::{Key, Stat};
 
 mod access;
 mod attributes;
+mod early;
 mod headers;
 mod levels;
 mod live;
@@ -45,6 +46,7 @@ pub use node::{ControlFile, Node, View, ViewedFile};
 pub use target::Target;
 pub use views::Views;
 
+use early::EarlyFiles;
 use headers::KnownHeaders;
 use live::LiveNodes;
 use stored::StoredSizes;
@@ -105,6 +107,8 @@ pub struct Tree {
     views: Views,
     known_headers: Arc<KnownHeaders>,
     consolidated: Arc<KnownConsolidated>,
+    /// Files that were written before what they are made of.
+    pub early: EarlyFiles,
 }
 
 impl Tree {
@@ -126,6 +130,7 @@ impl Tree {
             views: Views::default(),
             known_headers,
             consolidated,
+            early: EarlyFiles::default(),
         }
     }
 

@@ -265,7 +265,8 @@ impl Fs {
     /// not say.
     pub fn opening_of(&self, inode: u64, thread: u32) -> Option<u64> {
         self.files.last_of(thread, |file| {
-            file.inode() == inode && !file.written_arrays().is_empty()
+            file.inode() == inode
+                && (!file.written_arrays().is_empty() || file.as_composite().is_some())
         })
     }
 }
@@ -343,6 +344,13 @@ impl Change<'_> {
         size: u64,
         handle: Option<u64>,
     ) -> Result<()> {
+        if size == 0
+            && self.is_empty_container(node)
+            && let Some(handle) = handle
+            && let Some(file) = self.files.get(handle)?.as_composite()
+        {
+            return file.begin_early(self);
+        }
         let handle = handle.or_else(|| self.truncations.owner(inode));
         let file = handle.map(|handle| self.files.get(handle)).transpose()?;
         let through = handle.zip(file.filter(|file| !file.written_arrays().is_empty()));

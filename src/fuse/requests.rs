@@ -126,8 +126,8 @@ impl Filesystem for FuseServer {
         uid: Option<u32>,
         gid: Option<u32>,
         size: Option<u64>,
-        _: Option<TimeOrNow>,
-        _: Option<TimeOrNow>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
         _: Option<SystemTime>,
         handle: Option<FileHandle>,
         _: Option<SystemTime>,
@@ -138,15 +138,22 @@ impl Filesystem for FuseServer {
     ) {
         let options = self.options.clone();
         let thread = asker.pid();
+        let asker = asker.uid();
+        // not those of a write
+        let sets_times = size.is_none() && (accessed.is_some() || modified.is_some());
         self.dispatch(RequestKind::MayWait, move |fs| {
             let done = RequestInfo::of("setattr", inode).run(fs, || {
+                if sets_times {
+                    fs.timed_by(inode.0, thread);
+                }
                 let now = options.attributes(&fs.attributes(inode.0)?);
-                // the mount determines the owner, and the modes of what it makes
+                // the mount determines the owner, and the modes of what it makes; a copy keeps
+                // owners that no file here can have
                 let taken = mode.filter(|_| fs.takes_any_mode(inode.0, thread));
                 let refused = mode.filter(|_| taken.is_none()).map(|mode| mode & 0o7777);
                 if refused.is_some_and(|mode| mode != u32::from(now.perm))
-                    || uid.is_some_and(|uid| uid != now.uid)
-                    || gid.is_some_and(|gid| gid != now.gid)
+                    || uid.is_some_and(|uid| uid != now.uid && asker != 0)
+                    || gid.is_some_and(|gid| gid != now.gid && ![0, now.uid].contains(&asker))
                 {
                     return Err(Error::system(libc::EPERM));
                 }
@@ -190,6 +197,9 @@ impl Filesystem for FuseServer {
                     kernel.forget_attributes(inode);
                 }
                 fs.opened_by(opened.handle, thread);
+                if for_writing {
+                    fs.written_by(inode.0, thread);
+                }
                 if opened.pages == KernelPages::Fresh && opened.has_other_writers {
                     notices.record_drop(inode.0);
                 }
@@ -308,14 +318,17 @@ impl Filesystem for FuseServer {
 
     fn flush(
         &self,
-        _: &Request,
+        asker: &Request,
         inode: INodeNo,
         handle: FileHandle,
         _: LockOwner,
         reply: ReplyEmpty,
     ) {
+        let thread = asker.pid();
         self.store_file(RequestInfo::of("flush", inode), handle, reply, move |fs| {
-            fs.flush(handle.0)
+            let stored = fs.flush(handle.0);
+            fs.closed_by(inode.0, thread);
+            stored
         });
     }
 
@@ -467,7 +480,7 @@ impl Filesystem for FuseServer {
 
     fn create(
         &self,
-        _: &Request,
+        asker: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -482,12 +495,15 @@ impl Filesystem for FuseServer {
         let names = self.names.clone();
         let exclusive = flags & libc::O_EXCL != 0;
         let truncate = flags & libc::O_TRUNC != 0;
+        let thread = asker.pid();
         self.change(
             request,
             reply,
             move |fs, request| {
                 fs.set_next_mode(parent.0, &request.name, mode)?;
-                fs.create(parent.0, &request.name, exclusive, truncate)
+                let created = fs.create(parent.0, &request.name, exclusive, truncate)?;
+                fs.created_by(parent.0, &request.name, created.0.inode, thread);
+                Ok(created)
             },
             move |reply, (attributes, opened)| {
                 let pages = match opened.pages {
@@ -540,17 +556,20 @@ impl Filesystem for FuseServer {
 
     fn mkdir(
         &self,
-        _: &Request,
+        asker: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
         _: u32,
         reply: ReplyEntry,
     ) {
+        let thread = asker.pid();
         let request = RequestInfo::of_name("mkdir", parent, name);
         self.create_entry(request, reply, move |fs, request| {
             fs.set_next_mode(parent.0, &request.name, mode)?;
-            fs.make_directory(parent.0, &request.name)
+            let made = fs.make_directory(parent.0, &request.name)?;
+            fs.made_by(parent.0, &request.name, thread);
+            Ok(made)
         });
     }
 

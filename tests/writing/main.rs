@@ -2,6 +2,7 @@
 //! writers at a time.
 
 mod chunk_drafts;
+mod copied_back;
 mod data_raw;
 mod direct_writes;
 mod foreign_writer;

@@ -8,11 +8,12 @@ use super::written_array::WrittenArray;
 use super::{
     ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, REMOVED, StoredNode,
 };
-use crate::array::{Array, ArrayEntry};
+use crate::array::{Array, ArrayEntry, Scratch};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
-use zarrfs_base::memory::lock;
+use zarrfs_base::memory::{Grant, lock};
 use zarrfs_format::chunk_key::parse_index;
+use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZGROUP};
 use zarrfs_store::{EntryKind, Key};
 
@@ -85,12 +86,14 @@ impl Hierarchy {
 
     fn put_new_array(&self, key: &Key, document: &Key, written: &WrittenArray) -> Result<()> {
         self.check_vacant(key, document, &written.metadata)?;
-        let compressor = self.compressor.as_ref().filter(|_| {
-            written.lacks_compressor() && !self.has_foreign_chunks(key, &written.metadata)
-        });
+        let compressor = self.compressor.as_ref();
+        let compressor = compressor.filter(|_| written.lacks_compressor());
         let attributes = self.attributes_to_keep(&key.join(ZARR_JSON), written)?;
         let attributes = attributes.as_ref().map(|stored| stored.text.as_slice());
-        let (metadata, text) = written.new_document(document, compressor, attributes)?;
+        let (mut metadata, mut text) = written.new_document(document, compressor, attributes)?;
+        if compressor.is_some() && !self.encode_early_chunks(key, &written.metadata, &metadata)? {
+            (metadata, text) = written.new_document(document, None, attributes)?;
+        }
         self.put_array_text(key, written.stored, &metadata, &text)
     }
 
@@ -185,18 +188,51 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Returns whether keys exist that will be chunks of the array; they are not encoded by the
-    /// default compressor.
-    fn has_foreign_chunks(&self, key: &Key, metadata: &ArrayMetadata) -> bool {
-        let array = Array::new(
-            key.clone(),
-            metadata.clone(),
-            self.store.clone(),
-            self.stats.clone(),
-        );
-        array
-            .and_then(|array| self.has_chunks(&Arc::new(array)))
-            .unwrap_or(false)
+    /// Encodes the chunks that a program has copied before the document of their array, as the
+    /// document `shown` describes them, for the document that is about to be stored. If the daemon
+    /// is killed meanwhile, no document says what the values are, and the copy begins anew. Returns
+    /// false, with nothing changed, if some values are no such chunks.
+    fn encode_early_chunks(
+        &self,
+        key: &Key,
+        shown: &ArrayMetadata,
+        stored: &ArrayMetadata,
+    ) -> Result<bool> {
+        let shown = self.check_usable(key, shown.clone());
+        let stored = self.check_usable(key, stored.clone());
+        let (Ok(shown), Ok(stored)) = (shown, stored) else {
+            return Ok(true);
+        };
+        if !self.has_chunks(&shown)? {
+            return Ok(true);
+        }
+        if !self.store.lists_all() {
+            return Ok(false);
+        }
+        let mut chunks = Vec::new();
+        let mut memory = Grant::default();
+        for entry in shown.entries()? {
+            let chunk = match entry.map_err(|e| e.context(key))? {
+                ArrayEntry::Chunk(chunk) => chunk,
+                ArrayEntry::Value(_) => continue,
+                ArrayEntry::Unlisted => return Ok(false),
+            };
+            let size = shown.stat_chunk(chunk)?.map(|stat| stat.size);
+            let is_decoded = shown.metadata().has_objects()
+                || size == Some(shown.grid().chunk_size(chunk) as u64);
+            if !is_decoded || shown.stored_key(chunk) != stored.stored_key(chunk) {
+                return Ok(false);
+            }
+            memory.grow(size_of::<ChunkId>())?;
+            chunks.push(chunk);
+        }
+        let mut scratch = Scratch::default();
+        for chunk in chunks {
+            if let Some(loaded) = shown.load(chunk, Vec::new(), &mut scratch)? {
+                stored.store(chunk, &loaded.bytes, &mut scratch)?;
+            }
+        }
+        Ok(true)
     }
 
     /// Changes an existing array; returns false without a change if another process changed the

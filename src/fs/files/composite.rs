@@ -63,6 +63,9 @@ pub struct CompositeFile {
     /// bytes, continues when that fails, and writes the header last (netCDF-C does so): from then
     /// on every write is refused.
     refused: AtomicBool,
+    /// The plain key that is written in place of the file, if the file was truncated before it had
+    /// any values: see `fs::early_files`.
+    early: OnceLock<Arc<dyn OpenFile>>,
 }
 
 /// The open flat bytes of a part.
@@ -161,12 +164,27 @@ impl CompositeFile {
             held: Mutex::default(),
             torn: Mutex::default(),
             refused: AtomicBool::new(false),
+            early: OnceLock::new(),
         }
     }
 
     /// Returns whether the file is a header of text.
     pub(in crate::fs) fn is_text(&self) -> bool {
         !matches!(self.node, Node::Dataset(..)) && !self.file.parts().iter().any(FilePart::is_flat)
+    }
+
+    /// Has everything that is written from now on go to a plain key of the same name.
+    pub(in crate::fs) fn begin_early(&self, fs: &Change) -> Result<()> {
+        match self.early.get() {
+            Some(file) => file.set_len(0),
+            None => {
+                let (attributes, new) = fs.create_early_container(&self.node)?;
+                // the kernel knows the file as this one
+                fs.tree.forget(attributes.inode, 1);
+                let _ = self.early.set(new.file);
+                Ok(())
+            }
+        }
     }
 
     /// Returns the present size in bytes.
@@ -522,6 +540,9 @@ impl OpenFile for CompositeFile {
         data: &[u8],
         mode: WriteMode,
     ) -> Result<Option<usize>> {
+        if let Some(early) = self.early.get() {
+            return early.write(fs, offset, data, mode);
+        }
         if mode.wait == Wait::Allowed {
             self.write_all(
                 fs,
@@ -539,6 +560,9 @@ impl OpenFile for CompositeFile {
     }
 
     fn flush(&self, fs: &Change) -> Result<()> {
+        if let Some(early) = self.early.get() {
+            return early.flush(fs);
+        }
         let stored = self.store(fs).and_then(|()| self.check_complete());
         let written = self.arrays().filter(|_| self.writable);
         let lost = written
@@ -548,6 +572,9 @@ impl OpenFile for CompositeFile {
     }
 
     fn release(&self, fs: &Change) {
+        if let Some(early) = self.early.get() {
+            return early.release(fs);
+        }
         // errors of chunks that cannot be stored are on record
         let _ = self.store(fs);
         if let Err(e) = self.check_complete() {
@@ -573,5 +600,9 @@ impl OpenFile for CompositeFile {
 
     fn write_record(&self) -> Option<&WriteRecord> {
         Some(&self.record)
+    }
+
+    fn as_composite(&self) -> Option<&CompositeFile> {
+        Some(self)
     }
 }

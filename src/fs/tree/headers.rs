@@ -2,7 +2,7 @@
 //! their content for a second.
 
 use super::access::SourcesStat;
-use super::{Attributes, Node, Tree};
+use super::{Attributes, FLAT, Node, Tree};
 use crate::array::Array;
 use crate::export::{self, ArrayView, Composite, Described, Format, GroupFormat, NetcdfOptions};
 use lru::LruCache;
@@ -172,14 +172,28 @@ impl Tree {
 
     /// Returns the formats in which the group at `key` shows itself as a file.
     pub(super) fn group_formats(&self, key: &Key) -> impl Iterator<Item = GroupFormat> {
+        let formats = self.formats_of_group(key);
+        formats.filter(|format| !self.is_stored_early(key, *format))
+    }
+
+    /// Returns the formats in which the group at `key` can show itself as a file.
+    pub(super) fn formats_of_group(&self, key: &Key) -> impl Iterator<Item = GroupFormat> {
         let groups = &self.headers.groups;
+        // until a document makes it a group, a program may be copying one
         let is_shown = !groups.is_empty()
+            && !self.hierarchy.is_unmarked(key)
             && self.hierarchy.is_in_store(key).unwrap_or(true)
             && !self.is_level(key);
         // if the attributes cannot be read, opening the file reports the error
         groups.iter().copied().filter(move |format| {
             is_shown && format.shows_group(&self.hierarchy, key).unwrap_or(true)
         })
+    }
+
+    /// Returns the names that an array may show as generated files.
+    pub fn generated_names(&self) -> impl Iterator<Item = &'static str> {
+        let formats = self.headers.formats.iter().map(|format| format.name());
+        [FLAT].into_iter().chain(formats)
     }
 
     /// Returns the format of the file with this name, if the group at `key` shows it.
@@ -322,6 +336,11 @@ impl Tree {
         };
         lock(&self.known_headers.texts).put(path, text);
         Ok(file)
+    }
+
+    /// Returns the container of a group, at most a second old.
+    pub(super) fn container(&self, key: &Key, format: GroupFormat) -> Result<Arc<Composite>> {
+        Ok(self.dataset(key, format, KEPT)?.file)
     }
 
     fn dataset(&self, key: &Key, format: GroupFormat, age: Duration) -> Result<Dataset> {

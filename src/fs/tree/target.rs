@@ -64,6 +64,10 @@ impl Tree {
         match array {
             _ if key.is_root() && name == CONTROL => Err(own(&path)),
             Some(Some(array)) if name == FLAT && has_flat(array) => Ok(Target::Flat(array.clone())),
+            None if name == FLAT && !self.hierarchy.has_stored_group(key)? => {
+                // a program copies an array: see `fs::early_files`
+                Ok(Target::Plain(path))
+            }
             _ if name == FLAT => {
                 let why =
                     "the flat bytes come with the array: write its zarr.json or .zarray first";

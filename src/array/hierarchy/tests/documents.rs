@@ -1,6 +1,8 @@
 //! Documents that are written and removed.
 
 use super::*;
+use crate::array::Scratch;
+use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::Separator;
 
 const GROUP: &str = "{\"zarr_format\": 2}";
@@ -169,6 +171,7 @@ fn the_default_compressor_is_for_new_arrays_without_one() {
     let (store, h) = hierarchy(&[
         ("old/.zarray", &with("compressor", "null")),
         ("copied/0", "12345678"),
+        ("other/0", "1234"),
     ]);
     let zstd = CodecConfig::parse(&json::parse(b"{\"id\":\"zstd\",\"level\":5}").unwrap()).unwrap();
     let h = h.with_compressor(Some(zstd));
@@ -183,6 +186,7 @@ fn the_default_compressor_is_for_new_arrays_without_one() {
     put("own", ARRAY);
     put("old", &with("compressor", "null"));
     put("copied", &with("compressor", "null"));
+    put("other", &with("compressor", "null"));
     let compressor = |path: &str| {
         object(&store, path)["compressor"]["id"]
             .as_str()
@@ -191,11 +195,16 @@ fn the_default_compressor_is_for_new_arrays_without_one() {
     assert_eq!(compressor("new/.zarray").as_deref(), Some("zstd"));
     assert_eq!(compressor("own/.zarray").as_deref(), Some("zlib"));
     assert_eq!(compressor("old/.zarray"), None);
-    assert_eq!(
-        compressor("copied/.zarray"),
-        None,
-        "its chunks are there already, uncompressed"
-    );
+    // its chunk was copied before it
+    assert_eq!(compressor("copied/.zarray").as_deref(), Some("zstd"));
+    let Some(StoredNode::Array(array)) = h.find(&key("copied")).unwrap() else {
+        panic!("no array");
+    };
+    let chunk = array.load(ChunkId(0), Vec::new(), &mut Scratch::default());
+    assert_eq!(chunk.unwrap().unwrap().bytes, b"12345678");
+    // what no program has decoded stays as it is
+    assert_eq!(compressor("other/.zarray"), None);
+    assert_eq!(text(&store, "other/0").unwrap(), "1234");
     let view = h.shown_array(&key("new")).unwrap().unwrap().text;
     assert!(json::parse(&view).unwrap()["compressor"].is_null());
 }
