@@ -2,15 +2,13 @@
 //!
 //! `cp` creates each file of a directory that it has made with O_EXCL, without looking for it. The
 //! files that an array shows when its document is stored are therefore missing to such a thread
-//! until it has created them: see `fs::unlinked`. A thread that makes arrays otherwise, as Zarr
-//! libraries do, finds them at once. What tells a copy is the name of a generated file, or the time
-//! of a document that is set before it is closed.
+//! until it has created them: see `fs::unlinked`. A thread that makes arrays otherwise finds them
+//! at once: no Zarr library creates a document under its own name with O_EXCL, or a generated file.
 //!
 //! The mode of a file that is made of others cannot be set, but a thread that has just written the
 //! file is told that it was: copies set the modes of files that they write.
 
 use lru::LruCache;
-use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -24,22 +22,27 @@ const MOMENT: Duration = Duration::from_secs(5);
 /// next.
 const RECORDED: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
+/// Maximum number of names of a directory that are recorded: `cp` creates one, then the next.
+const NAMES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+
 /// The directories that threads make, and the files that they write.
 pub struct Copies {
     /// Protects the map, by path.
-    directories: Mutex<LruCache<Key, MadeDirectory>>,
+    directories: Mutex<LruCache<Key, CopiedDirectory>>,
     /// Protects the map: the last thread that has opened a file for writing, by inode number.
     writers: Mutex<LruCache<u64, u32>>,
 }
 
-/// A directory that a thread has made.
-struct MadeDirectory {
+/// A directory that a thread has made, perhaps to copy files into it.
+struct CopiedDirectory {
     thread: u32,
-    /// Whether the thread copies files into it, and has not completed it.
+    /// Whether the thread copies files into it.
     is_copy: bool,
+    /// Whether the thread creates files with O_EXCL.
+    is_exclusive: bool,
     at: Instant,
-    /// The generated names that the thread has created or missed.
-    names: HashSet<String>,
+    /// The names that the thread has created or missed last.
+    names: LruCache<String, ()>,
 }
 
 impl Copies {
@@ -53,21 +56,23 @@ impl Copies {
 
     /// Records that a thread has made a directory.
     pub fn made(&self, directory: Key, thread: u32) {
-        let made = MadeDirectory {
+        let made = CopiedDirectory {
             thread,
             is_copy: false,
+            is_exclusive: false,
             at: Instant::now(),
-            names: HashSet::new(),
+            names: LruCache::new(NAMES),
         };
         lock(&self.directories).put(directory, made);
     }
 
-    /// Records that a thread copies files into a directory, if it has made that: it has set the
-    /// time of a document, or has created the generated name `name`.
-    pub fn copies_into(&self, directory: &Key, thread: u32, name: Option<&str>) {
+    /// Records that a thread copies files into a directory, if it has made that: it has created a
+    /// document with O_EXCL, or a generated name.
+    pub fn copies_into(&self, directory: &Key, thread: u32, name: &str, exclusive: bool) {
         self.with(directory, thread, |made| {
+            made.is_exclusive |= exclusive;
             made.is_copy = true;
-            made.names.extend(name.map(str::to_string));
+            made.names.put(name.to_string(), ());
         });
     }
 
@@ -84,22 +89,23 @@ impl Copies {
             return false;
         };
         made.thread == thread
-            && made.is_copy
+            && made.is_exclusive
             && made.at.elapsed() < MOMENT
-            && made.names.insert(name.to_string())
-    }
-
-    /// Records that a directory is complete: programs set its time last.
-    pub fn completed(&self, directory: &Key) {
-        if let Some(made) = lock(&self.directories).peek_mut(directory) {
-            made.is_copy = false;
-        }
+            && made.names.put(name.to_string(), ()).is_none()
     }
 
     /// Returns whether a directory was made through this mount, as far back as directories are
     /// recorded.
     pub fn has_made(&self, directory: &Key) -> bool {
         lock(&self.directories).contains(directory)
+    }
+
+    /// Returns whether a program has copied files into a directory at or below `key` that it has
+    /// made, as far back as directories are recorded.
+    pub fn has_copied_below(&self, key: &Key) -> bool {
+        let directories = lock(&self.directories);
+        let mut copied = directories.iter().filter(|(_, made)| made.is_copy);
+        copied.any(|(path, _)| path.relative_to(key).is_some())
     }
 
     /// Forgets the directories at and below `key`, because they were removed or renamed.
@@ -125,7 +131,7 @@ impl Copies {
         lock(&self.writers).peek(&inode) == Some(&thread)
     }
 
-    fn with(&self, directory: &Key, thread: u32, change: impl FnOnce(&mut MadeDirectory)) {
+    fn with(&self, directory: &Key, thread: u32, change: impl FnOnce(&mut CopiedDirectory)) {
         let mut directories = lock(&self.directories);
         let made = directories.peek_mut(directory);
         if let Some(made) = made.filter(|made| made.thread == thread) {
@@ -145,14 +151,18 @@ mod tests {
         let directory = Key::root().join("a");
         copies.made(directory.clone(), 7);
         assert!(!copies.takes_for_missing(&directory, 7, "data.raw"));
-        copies.copies_into(&directory, 8, None);
+        copies.copies_into(&directory, 8, "zarr.json", true);
         assert!(!copies.takes_for_missing(&directory, 7, "data.raw"));
-        copies.copies_into(&directory, 7, Some("data.npy"));
+        assert!(!copies.has_copied_below(&Key::root()));
+        copies.copies_into(&directory, 7, "data.npy", false);
+        assert!(!copies.takes_for_missing(&directory, 7, "data.raw"));
+        assert!(copies.has_copied_below(&Key::root()));
+        copies.copies_into(&directory, 7, "zarr.json", true);
         assert!(!copies.takes_for_missing(&directory, 8, "data.raw"));
         assert!(!copies.takes_for_missing(&directory, 7, "data.npy"));
         assert!(copies.takes_for_missing(&directory, 7, "data.raw"));
         assert!(!copies.takes_for_missing(&directory, 7, "data.raw"));
-        copies.completed(&directory);
+        copies.forget_below(&Key::root());
         assert!(!copies.takes_for_missing(&directory, 7, "data.vrt"));
     }
 

@@ -10,16 +10,21 @@
 //! with the generated one at the next sync, and its key is removed if they are the same. A file
 //! with another content stays, hidden, and is a problem.
 
-use super::files::{NewFile, OpenFile};
+use super::files::OpenFile;
+use super::files::plain::PlainFile;
+use super::names::MAX_PLAIN;
 use super::{Change, Fs};
+use crate::array::hierarchy::MetadataFile;
+use crate::array::is_chunk_like;
 use crate::cache::Wait;
-use crate::fs::tree::{Attributes, FLAT, Node, Target};
+use crate::fs::tree::{FLAT, Node};
+use std::ops::Range;
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_store::{EntryKind, Key};
 
 /// Number of bytes that are compared at a time.
-const PIECE: usize = 1 << 20;
+const PIECE: u64 = 1 << 20;
 
 /// Why a file stays hidden.
 const HIDDEN: &str = "stays in the store, hidden by the file of this name that the mount shows";
@@ -32,8 +37,10 @@ impl Fs {
 
     /// Returns whether a lookup by a thread that copies must not find `name`: see `fs::copies`.
     pub(super) fn is_missing_to_copy(&self, directory: &Key, name: &str, thread: u32) -> bool {
-        self.is_generated_name(name)
-            && !self.tree.hierarchy().is_unmarked(directory)
+        let hierarchy = self.tree.hierarchy();
+        // chunks exist as soon as `data.raw` was copied
+        (self.is_generated_name(name) || is_chunk_like(name))
+            && (!hierarchy.is_unmarked(directory) || hierarchy.cached_array(directory).is_some())
             && self.copies.takes_for_missing(directory, thread, name)
     }
 
@@ -46,27 +53,15 @@ impl Fs {
         }
     }
 
-    /// Records that a thread has created the file `name`.
-    pub fn created_by(&self, parent: u64, name: &str, inode: u64, thread: u32) {
+    /// Records that a thread has created the file `name`, perhaps with O_EXCL.
+    pub fn created_by(&self, parent: u64, name: &str, inode: u64, thread: u32, exclusive: bool) {
         self.copies.writes(inode, thread);
-        if self.is_generated_name(name)
+        let is_document = exclusive && MetadataFile::of_name(name).is_some();
+        if (is_document || self.is_generated_name(name))
             && let Ok(parent) = self.tree.node(parent)
         {
-            self.copies.copies_into(&parent.path(), thread, Some(name));
-        }
-    }
-
-    /// Records that a thread sets the time of a file or directory.
-    pub fn timed_by(&self, inode: u64, thread: u32) {
-        let Ok(node) = self.tree.node(inode) else {
-            return;
-        };
-        match &*node {
-            Node::Directory(key) => self.copies.completed(key),
-            Node::Metadata(key, _) if self.drafts.get(&node.path()).is_some() => {
-                self.copies.copies_into(key, thread, None);
-            }
-            _ => {}
+            let directory = parent.path();
+            self.copies.copies_into(&directory, thread, name, exclusive);
         }
     }
 
@@ -89,39 +84,89 @@ impl Fs {
         }
     }
 
+    /// Returns whether a file that cannot become the generated one may become it later: arrays that
+    /// it shows may follow.
+    pub(super) fn may_be_early(&self, node: &Node) -> bool {
+        self.is_empty_container(node) || self.copies.has_copied_below(&node.path().parent())
+    }
+
     /// Returns whether a node is the container of a group without arrays.
     pub(super) fn is_empty_container(&self, node: &Node) -> bool {
         matches!(node, Node::Dataset(key, format) if !self.tree.shows_values(key, *format))
     }
 
-    /// Returns whether the first `size` bytes of an open file are those of the plain key `from`.
-    fn is_same(&self, file: &dyn OpenFile, size: u64, from: &Key) -> Result<bool> {
+    /// Returns whether a generated file shows what is in the plain key `from`. Of a header, the
+    /// values count: the rest is made of the documents, and differs in the copy of an array under
+    /// another name.
+    fn is_shown(&self, to: &Node, from: &Key) -> Result<bool> {
+        let size = self.store().stat(from)?.map_or(0, |stat| stat.size);
+        let shown = self.tree.attributes(to)?.size;
+        if let Node::Flat(key) = to {
+            let file = self.open_flat(self.tree.inode(to), key, false, false)?.file;
+            return Ok(size == shown && self.is_same(&*file, 0..size, from, 0)?);
+        }
+        let (file, _) = self.open_composite(self.tree.inode(to), to, false, false)?;
+        if file.is_text() {
+            return Ok(true);
+        }
+        if let Node::Dataset(..) = to {
+            return Ok(size == shown && self.is_same(&file, 0..size, from, 0)?);
+        }
+        // values end with the file, and the text before them may have another length
+        for range in file.values() {
+            let Some(start) = (range.start + size).checked_sub(shown) else {
+                return Ok(false);
+            };
+            if !self.is_same(&file, range, from, start)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns whether bytes of an open file are those of the plain key `from` at `start`.
+    fn is_same(
+        &self,
+        file: &dyn OpenFile,
+        range: Range<u64>,
+        from: &Key,
+        start: u64,
+    ) -> Result<bool> {
         let mut stored = Vec::new();
         let mut shown = Vec::new();
-        let mut at = 0;
-        while at < size {
-            let len = (size - at).min(PIECE as u64) as usize;
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(PIECE);
+            let begin = start + (at - range.start);
             self.store()
-                .get_range(from, at..at + len as u64, &mut stored)
+                .get_range(from, begin..begin + len, &mut stored)
                 .map_err(|e| e.context(from))?
                 .ok_or_else(Error::stale)?;
-            let found = file.read(self, at, len, Wait::Allowed, &mut shown)?;
+            let found = file.read(self, at, len as usize, Wait::Allowed, &mut shown)?;
             found.copy_to(&mut shown);
             if stored != shown {
                 return Ok(false);
             }
-            at += len as u64;
+            at += len;
         }
         Ok(true)
     }
 }
 
 impl Change<'_> {
-    /// Creates the container of a group without arrays as a plain key, in place of the empty one
-    /// that the mount shows.
-    pub(super) fn create_early_container(&self, node: &Node) -> Result<(Attributes, NewFile)> {
+    /// Creates an empty plain key under the name of a generated file, which hides it.
+    pub(super) fn create_early(&self, node: &Node) -> Result<Arc<dyn OpenFile>> {
         let path = node.path();
-        self.create_new(Target::Plain(path.clone()), path.name(), false)
+        let new = match self.store().writable_file(&path, true, false) {
+            Err(e) if e.kind() == Kind::Unsupported => {
+                let node = Node::Value(path);
+                let inode = self.tree.inode(&node);
+                self.drafts.open(&node, inode, None, MAX_PLAIN)?.opened()
+            }
+            file => PlainFile::open(0, Some(file.map_err(|e| e.context(path))?)),
+        };
+        new.file.set_len(0)?;
+        Ok(new.file)
     }
 
     /// Writes the generated files that a program has copied before the document of their array into
@@ -133,8 +178,8 @@ impl Change<'_> {
             if !matches!(stat, Ok(Some(stat)) if stat.kind == EntryKind::Value) {
                 continue;
             }
-            match self.take_early_file(key, name, &from) {
-                Ok(()) => self.tree.early.remove(&from),
+            match self.take_early_file(&from) {
+                Ok(()) => {}
                 Err(e) if name == FLAT => self.stats.problem(format!("{from}: {HIDDEN}: {e}")),
                 // the coordinates that it describes may follow
                 Err(_) => self.record_early(&from),
@@ -142,23 +187,22 @@ impl Change<'_> {
         }
     }
 
-    fn take_early_file(&self, key: &Key, name: &str, from: &Key) -> Result<()> {
-        let directory = Node::Directory(key.clone());
-        let Some((to, attributes)) = self.tree.lookup(&directory, name)? else {
-            return Ok(());
+    /// Writes a plain key into the generated file of its name, and removes the key.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot become the generated one; the key stays.
+    pub(super) fn take_early_file(&self, from: &Key) -> Result<()> {
+        let key = from.parent();
+        let to = if from.name() == FLAT {
+            Node::Flat(key.clone())
+        } else {
+            let generated = self.tree.generated(from);
+            generated.ok_or_else(|| Error::invalid("the array does not show such a file"))?
         };
-        if let Node::Value(_) = to {
-            return Err(Error::invalid("the array does not show such a file"));
-        }
-        let inode = self.tree.inode(&to);
-        let size = self.store().stat(from)?.map_or(0, |stat| stat.size);
-        let file: Arc<dyn OpenFile> = match &to {
-            Node::Flat(_) => self.open_flat(inode, key, false, false)?.file,
-            _ => Arc::new(self.open_composite(inode, &to, false, false)?.0),
-        };
-        if size != attributes.size || !self.is_same(&*file, size, from)? {
+        if !self.is_shown(&to, from)? {
             match &to {
-                Node::Flat(_) => self.copy_into(from, &self.tree.array(key)?)?,
+                Node::Flat(_) => self.copy_into(from, &self.tree.array(&key)?)?,
                 _ => self.copy_onto(from, &to)?,
             }
         }
@@ -179,29 +223,24 @@ impl Change<'_> {
     }
 
     fn settle_early_file(&self, path: &Key) -> Result<()> {
-        let Some(stat) = self.store().stat(path)? else {
+        if self.store().stat(path)?.is_none() {
             self.tree.early.remove(path);
             return Ok(());
-        };
+        }
         let Some(to) = self.tree.generated(path) else {
             return Ok(());
         };
-        let (open, _) = self.open_composite(0, &to, false, false)?;
-        let is_same = self.tree.composite(&to)?.size() == stat.size
-            && self.is_same(&open, stat.size, path)?;
-        if is_same || open.is_text() {
-            self.remove_early(path)?;
+        if self.is_shown(&to, path)? {
+            self.remove_early(path)
         } else if self.is_empty_container(&to) {
             // it is shown as it is
-            return Ok(());
+            Ok(())
         } else {
-            return Err(Error::invalid("its content is another one"));
+            Err(Error::invalid("its content is another one"))
         }
-        self.tree.early.remove(path);
-        Ok(())
     }
 
-    fn remove_early(&self, path: &Key) -> Result<()> {
+    pub(super) fn remove_early(&self, path: &Key) -> Result<()> {
         let node = Node::Value(path.clone());
         let inode = self.tree.inode(&node);
         let open = self.files.matching(|file| file.inode() == inode);
@@ -209,6 +248,7 @@ impl Change<'_> {
         self.drafts.take(path);
         self.store().delete(path).map_err(|e| e.context(path))?;
         self.tree.removed(&node);
+        self.tree.early.remove(path);
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ const MAX_OBJECTS: u64 = (1 << 31) - 1;
 
 /// Maximum size of a plain key while it is written to a store without files, in bytes: it is kept
 /// in memory.
-const MAX_PLAIN: u64 = 1 << 30;
+pub(super) const MAX_PLAIN: u64 = 1 << 30;
 
 /// The prefix of extended attributes that are user attributes of a group or array.
 const ATTRIBUTE: &str = "user.zarr.attrs.";
@@ -108,7 +108,7 @@ impl Fs {
         })
     }
 
-    pub(super) fn create_new(
+    fn create_new(
         &self,
         target: Target,
         name: &str,
@@ -443,9 +443,6 @@ impl Change<'_> {
         let (attributes, new) = match self.find(&parent, &name)? {
             Some((node, _)) if exclusive && !self.unlinked.create(&node.path()) => {
                 return Err(Error::system(libc::EEXIST));
-            }
-            Some((node, _)) if (truncate || exclusive) && self.is_empty_container(&node) => {
-                self.create_early_container(&node)?
             }
             // an exclusive creation is one of a removed file
             Some((node, _)) => return self.open_existing(node, truncate || exclusive),

@@ -344,12 +344,11 @@ impl Change<'_> {
         size: u64,
         handle: Option<u64>,
     ) -> Result<()> {
-        if size == 0
-            && self.is_empty_container(node)
-            && let Some(handle) = handle
+        if let Some(handle) = handle
             && let Some(file) = self.files.get(handle)?.as_composite()
+            && file.set_whole_len(size)?
         {
-            return file.begin_early(self);
+            return Ok(());
         }
         let handle = handle.or_else(|| self.truncations.owner(inode));
         let file = handle.map(|handle| self.files.get(handle)).transpose()?;

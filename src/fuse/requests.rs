@@ -126,8 +126,8 @@ impl Filesystem for FuseServer {
         uid: Option<u32>,
         gid: Option<u32>,
         size: Option<u64>,
-        accessed: Option<TimeOrNow>,
-        modified: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
         _: Option<SystemTime>,
         handle: Option<FileHandle>,
         _: Option<SystemTime>,
@@ -139,13 +139,8 @@ impl Filesystem for FuseServer {
         let options = self.options.clone();
         let thread = asker.pid();
         let asker = asker.uid();
-        // not those of a write
-        let sets_times = size.is_none() && (accessed.is_some() || modified.is_some());
         self.dispatch(RequestKind::MayWait, move |fs| {
             let done = RequestInfo::of("setattr", inode).run(fs, || {
-                if sets_times {
-                    fs.timed_by(inode.0, thread);
-                }
                 let now = options.attributes(&fs.attributes(inode.0)?);
                 // the mount determines the owner, and the modes of what it makes; a copy keeps
                 // owners that no file here can have
@@ -502,7 +497,7 @@ impl Filesystem for FuseServer {
             move |fs, request| {
                 fs.set_next_mode(parent.0, &request.name, mode)?;
                 let created = fs.create(parent.0, &request.name, exclusive, truncate)?;
-                fs.created_by(parent.0, &request.name, created.0.inode, thread);
+                fs.created_by(parent.0, &request.name, created.0.inode, thread, exclusive);
                 Ok(created)
             },
             move |reply, (attributes, opened)| {

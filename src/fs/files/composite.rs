@@ -3,6 +3,7 @@
 //! the part has one. Bytes that belong to no array cannot be changed, except the attributes in a
 //! header (`edit`) and the number of records (`growth`).
 
+mod early;
 mod edit;
 mod growth;
 mod held;
@@ -19,10 +20,12 @@ use crate::fs::tree::{Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
+use early::WholeFile;
 use edit::HeaderDraft;
 use held::HeldWrites;
 use items::{TornItems, read_exact};
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use zarrfs_base::error::{Error, Kind, Result};
@@ -63,9 +66,8 @@ pub struct CompositeFile {
     /// bytes, continues when that fails, and writes the header last (netCDF-C does so): from then
     /// on every write is refused.
     refused: AtomicBool,
-    /// The plain key that is written in place of the file, if the file was truncated before it had
-    /// any values: see `fs::early_files`.
-    early: OnceLock<Arc<dyn OpenFile>>,
+    /// What a program writes that has truncated or created the file.
+    whole: WholeFile,
 }
 
 /// The open flat bytes of a part.
@@ -164,7 +166,7 @@ impl CompositeFile {
             held: Mutex::default(),
             torn: Mutex::default(),
             refused: AtomicBool::new(false),
-            early: OnceLock::new(),
+            whole: WholeFile::default(),
         }
     }
 
@@ -173,18 +175,11 @@ impl CompositeFile {
         !matches!(self.node, Node::Dataset(..)) && !self.file.parts().iter().any(FilePart::is_flat)
     }
 
-    /// Has everything that is written from now on go to a plain key of the same name.
-    pub(in crate::fs) fn begin_early(&self, fs: &Change) -> Result<()> {
-        match self.early.get() {
-            Some(file) => file.set_len(0),
-            None => {
-                let (attributes, new) = fs.create_early_container(&self.node)?;
-                // the kernel knows the file as this one
-                fs.tree.forget(attributes.inode, 1);
-                let _ = self.early.set(new.file);
-                Ok(())
-            }
-        }
+    /// Returns the ranges of the file that hold flat bytes.
+    pub(in crate::fs) fn values(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let parts = self.file.parts().iter();
+        let flat = parts.filter(|part| part.is_flat());
+        flat.map(|part| part.at..part.at + part.len)
     }
 
     /// Returns the present size in bytes.
@@ -540,28 +535,28 @@ impl OpenFile for CompositeFile {
         data: &[u8],
         mode: WriteMode,
     ) -> Result<Option<usize>> {
-        if let Some(early) = self.early.get() {
+        if let Some(early) = self.whole.early() {
             return early.write(fs, offset, data, mode);
         }
         if mode.wait == Wait::Allowed {
-            self.write_all(
-                fs,
-                offset,
-                data,
-                WriteMode {
-                    inode: self.inode,
-                    ..mode
-                },
-            )
-            .map(Some)
+            let own = WriteMode {
+                inode: self.inode,
+                ..mode
+            };
+            match self.write_all(fs, offset, data, own) {
+                Err(e) if offset == 0 && self.may_begin_early(fs, data, &e) => {
+                    self.begin_early(fs)?.write(fs, offset, data, mode)
+                }
+                written => written.map(Some),
+            }
         } else {
             Ok(None)
         }
     }
 
     fn flush(&self, fs: &Change) -> Result<()> {
-        if let Some(early) = self.early.get() {
-            return early.flush(fs);
+        if self.whole.early().is_some() {
+            return self.finish_early(fs);
         }
         let stored = self.store(fs).and_then(|()| self.check_complete());
         let written = self.arrays().filter(|_| self.writable);
@@ -572,8 +567,9 @@ impl OpenFile for CompositeFile {
     }
 
     fn release(&self, fs: &Change) {
-        if let Some(early) = self.early.get() {
-            return early.release(fs);
+        if let Some(early) = self.whole.early() {
+            early.release(fs);
+            return self.end_early(fs);
         }
         // errors of chunks that cannot be stored are on record
         let _ = self.store(fs);
@@ -583,7 +579,7 @@ impl OpenFile for CompositeFile {
     }
 
     fn release_may_block(&self) -> bool {
-        self.arrays().any(|array| array.is_dirty())
+        self.whole.early().is_some() || self.arrays().any(|array| array.is_dirty())
     }
 
     fn written_arrays(&self) -> Vec<Key> {

@@ -66,7 +66,8 @@ impl Tree {
             Ok(array) => {
                 let header = self.format(&array, name);
                 let header = header.map(|format| Node::Header(key.clone(), format));
-                header.or_else(|| Some(Node::Dataset(key.clone(), self.array_as_group(&key, name)?)))
+                header
+                    .or_else(|| Some(Node::Dataset(key.clone(), self.array_as_group(&key, name)?)))
             }
             Err(_) => {
                 let format = GroupFormat::of_name(name)?;

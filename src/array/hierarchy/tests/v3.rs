@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::array::Scratch;
-use zarrfs_format::grid::ChunkId;
 use crate::array::hierarchy::Stale;
+use zarrfs_format::grid::ChunkId;
 
 const GROUP: &str = r#"{"zarr_format":3,"node_type":"group","attributes":{"a":1}}"#;
 

@@ -210,7 +210,8 @@ impl CompositeFile {
         let Some(edits) = shown.edits(&new, &*fs.tree.hierarchy().attributes(key)?) else {
             return Ok(());
         };
-        if !edits.lost.is_empty() {
+        // the coordinates of a copied array may follow
+        if !edits.lost.is_empty() && !fs.may_be_early(&self.node) {
             let path = self.node.path();
             let lost = edits.lost.join(", ");
             fs.stats.problem(format!(
