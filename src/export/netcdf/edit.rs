@@ -1,7 +1,8 @@
 //! Compares a group's netCDF file with a file that another program wrote in its place: checks that
 //! the layout is the same, and lists the attributes that differ. Each attribute returns to its
 //! former JSON form, such as a list or nested JSON. Attributes that exist only in the file, or that
-//! come from the arrays' metadata, cannot be changed.
+//! come from the arrays' metadata, cannot be changed. What CDO changes of them says nothing new, and
+//! changes nothing: it repeats `_FillValue` as `missing_value`, and drops that of coordinates.
 
 use super::attributes::{LEFT_OUT, is_bookkeeping};
 use super::classic::{Attribute, ClassicDimension, ClassicHeader, Type, Variable};
@@ -95,6 +96,13 @@ impl HeaderEdit {
         (new.len > old.len).then_some(new.len)
     }
 
+    /// Returns whether a variable of the group's file is the coordinate of its only dimension.
+    fn is_coordinate(&self, name: &str) -> bool {
+        let mut variables = self.old.variables.iter();
+        let variable = variables.find(|variable| variable.name == name);
+        variable.is_some_and(|variable| dimension_names(&self.old, variable) == [name])
+    }
+
     /// Returns each variable of the group's file with its counterpart in the new file.
     fn pairs(&self) -> impl Iterator<Item = (&Variable, &Variable)> {
         self.old.variables.iter().zip(&self.new.variables)
@@ -166,7 +174,9 @@ impl HeaderEdit {
                 is_bookkeeping(attribute) || is_time && ["units", "calendar"].contains(&attribute)
             };
             let stored = stored(key)?;
-            let changes = changes(old, new, &stored, is_derived).map_err(|attribute| {
+            let is_coordinate = self.is_coordinate(name);
+            let changes = changes(old, new, &stored, is_derived, is_coordinate);
+            let changes = changes.map_err(|attribute| {
                 refused(format!(
                     "the attribute {name}:{attribute} comes from other metadata, or is no JSON: change that"
                 ))
@@ -176,6 +186,23 @@ impl HeaderEdit {
             }
         }
         Ok(all)
+    }
+}
+
+/// Returns whether an attribute is a single NaN.
+fn is_nan(attribute: &Attribute) -> bool {
+    match attribute.kind {
+        Type::Float => attribute
+            .values
+            .as_slice()
+            .try_into()
+            .is_ok_and(|bytes| f32::from_be_bytes(bytes).is_nan()),
+        Type::Double => attribute
+            .values
+            .as_slice()
+            .try_into()
+            .is_ok_and(|bytes| f64::from_be_bytes(bytes).is_nan()),
+        _ => false,
     }
 }
 
@@ -234,13 +261,19 @@ fn changes(
     new: &[Attribute],
     stored: &Map<String, Value>,
     is_derived: impl Fn(&str) -> bool,
+    is_coordinate: bool,
 ) -> std::result::Result<HeaderChanges, String> {
     let before = by_name(old);
     let after = by_name(new);
     let mut changes = HeaderChanges::new();
     for attribute in new {
         let name = attribute.name.as_str();
-        if before.get(name) == Some(&attribute) {
+        // JSON has no NaN
+        let repeats_fill = name == "missing_value"
+            && !before.contains_key(name)
+            && is_nan(attribute)
+            && after.get("_FillValue").is_some_and(|fill| is_nan(fill));
+        if before.get(name) == Some(&attribute) || repeats_fill {
             continue;
         }
         let is_own = before.contains_key(name) != stored.contains_key(name)
@@ -253,11 +286,22 @@ fn changes(
         };
         changes.push((name.to_string(), Some(value.ok_or(name)?)));
     }
-    for Attribute { name, .. } in old
+    for attribute in old
         .iter()
         .filter(|old| !after.contains_key(old.name.as_str()))
     {
-        if stored.contains_key(name) && !is_derived(name) {
+        let name = &attribute.name;
+        let is_stored = stored.contains_key(name) && !is_derived(name);
+        // NaN is missing whatever states it, and coordinates have no missing values
+        let says_nothing = if is_coordinate {
+            !is_stored || is_nan(attribute)
+        } else {
+            !is_stored && is_nan(attribute)
+        };
+        if name == "_FillValue" && says_nothing {
+            continue;
+        }
+        if is_stored {
             changes.push((name.clone(), None))
         } else if name != LEFT_OUT {
             return Err(name.clone());
@@ -502,7 +546,7 @@ mod tests {
             text(LEFT_OUT, "b: ..."),
         ];
         let made = |new: &[Attribute]| {
-            let changes = changes(&old, new, &document, is_bookkeeping)?;
+            let changes = changes(&old, new, &document, is_bookkeeping, false)?;
             Ok::<_, String>(
                 changes
                     .into_iter()
@@ -531,5 +575,28 @@ mod tests {
             Err("hidden".into()),
             "it stands in the document, and not in the file"
         );
+    }
+
+    #[test]
+    fn what_cdo_says_of_fill_values_changes_nothing() {
+        let nan = f32::NAN.to_be_bytes();
+        let fill = |values: &[u8]| attribute("_FillValue", Type::Float, values);
+        let missing = |values: &[u8]| attribute("missing_value", Type::Float, values);
+        let nine = 9f32.to_be_bytes();
+        let none = Map::default();
+        let changed = |old: &[Attribute], new: &[Attribute], coordinate| {
+            changes(old, new, &none, is_bookkeeping, coordinate).map(|changes| changes.len())
+        };
+        let old = [fill(&nan)];
+        assert_eq!(changed(&old, &[fill(&nan), missing(&nan)], false), Ok(0));
+        // of another value it is an attribute like others
+        assert_eq!(changed(&old, &[fill(&nan), missing(&nine)], false), Ok(1));
+        assert!(changed(&[], &[missing(&nan)], false).is_err());
+        assert!(changed(&old, &[fill(&nine), missing(&nan)], false).is_err());
+        for coordinate in [false, true] {
+            assert_eq!(changed(&old, &[], coordinate), Ok(0));
+        }
+        assert_eq!(changed(&[fill(&nine)], &[], true), Ok(0));
+        assert!(changed(&[fill(&nine)], &[], false).is_err());
     }
 }
