@@ -3,7 +3,7 @@
 //! zarr-python and xarray read from the store. `scripts/test-legacy` runs other programs.
 
 use crate::support;
-use crate::support::{Mount, copy_tree, env_path, errno, run_python, test_data};
+use crate::support::{Mount, copy_tree, env_path, errno, run, run_python, test_data, tree};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -82,6 +82,68 @@ fn nco_can_edit_a_group() {
         .all(support::is_installed)
     {
         with_groups(&python, &["nco"], &["--containers", "nc"]);
+    }
+}
+
+/// Puts a file in the place of `dataset.nc` in each way that programs do, and compares the arrays.
+fn put_back(python: &Path, store: &Path, result: &dyn Fn(&Path)) {
+    let ways = [
+        "cp result.nc mnt/dataset.nc",
+        "cp result.nc mnt/new.nc && mv mnt/new.nc mnt/dataset.nc",
+        "cp result.nc moved.nc && mv moved.nc mnt/dataset.nc",
+        "ncks -h -A -v t result.nc mnt/dataset.nc",
+    ];
+    for way in ways {
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("s");
+        copy_tree(store, &copy);
+        let before = tree::files(&copy);
+        let mount = Mount::new(&copy, &["--containers", "nc"]);
+        std::os::unix::fs::symlink(mount.path(), folder.path().join("mnt")).unwrap();
+        result(folder.path());
+        run("sh", &["-c", way], folder.path());
+        mount.assert_no_problem();
+        drop(mount);
+        run_python(python, "copied.py", &[Path::new("increased"), store, &copy]);
+        let after = tree::files(&copy);
+        assert!(after.keys().eq(before.keys()), "{way}");
+    }
+}
+
+/// xarray's default for floats is a fill value of NaN, which JSON cannot state as an attribute. CDO
+/// repeats it as `missing_value`, drops it from coordinates, and orders dimensions and variables
+/// anew. NCO does the same here where CDO is not installed.
+#[test]
+fn results_of_cdo_and_nco_go_back_where_the_fill_value_is_nan() {
+    if !["ncap2", "ncks", "ncatted"]
+        .into_iter()
+        .all(support::is_installed)
+    {
+        return;
+    }
+    for (variable, format) in [("ZARRFS_TEST_PYTHON", "2"), ("ZARRFS_TEST_PYTHON3", "3")] {
+        let Some(python) = env_path(variable) else {
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        let make = [Path::new("make"), &store, Path::new(format)];
+        run_python(&python, "copied.py", &make);
+        put_back(&python, &store, &|folder| {
+            let steps = [
+                "ncap2 -O -s 't=t+1.0f' mnt/dataset.nc a.nc",
+                "ncatted -O -a missing_value,t,c,f,NaN -a _FillValue,lat,d,, -a _FillValue,time,d,, a.nc",
+                "ncks -O --mk_rec_dmn time a.nc b.nc",
+                "ncks -O -C -v time,lon,lat,mask,t --no_alphabetize b.nc result.nc",
+            ];
+            run("sh", &["-c", &steps.join(" && ")], folder);
+        });
+        if support::is_installed("cdo") {
+            put_back(&python, &store, &|folder| {
+                let step = "cdo -s -merge -addc,1 -selname,t mnt/dataset.nc -selname,mask mnt/dataset.nc result.nc";
+                run("sh", &["-c", step], folder);
+            });
+        }
     }
 }
 

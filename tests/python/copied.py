@@ -1,7 +1,10 @@
 """Makes a hierarchy, and compares one that was copied through mounts with it.
 
     copied.py make STORE FORMAT
-    copied.py compare STORE COPY      (with zarr 2.18 or 3; of Zarr v3 with zarr 3)
+    copied.py compare STORE COPY
+    copied.py increased STORE COPY
+
+With zarr 2.18 or 3; of Zarr v3 with zarr 3. In the second copy, CDO or NCO has added 1 to `t` of the root, and attributes.
 """
 import sys
 import warnings
@@ -52,5 +55,14 @@ def compare(store, copy):
             assert (node.dtype, node.chunks) == (found[path].dtype, found[path].chunks), path
 
 
+def increased(store, copy):
+    for name in "t", "lat", "lon", "time", "mask":
+        was, now = (zarr.open_array(f"{path}/{name}", mode="r") for path in (store, copy))
+        np.testing.assert_array_equal(was[...] + was.dtype.type(name == "t"), now[...], name)
+        assert str(was.fill_value) == str(now.fill_value), name
+        assert dict(was.attrs).items() <= dict(now.attrs).items(), (name, dict(was.attrs), dict(now.attrs))
+        assert "missing_value" not in now.attrs, name
+
+
 if __name__ == "__main__":
-    {"make": make, "compare": compare}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "compare": compare, "increased": increased}[sys.argv[1]](*sys.argv[2:])

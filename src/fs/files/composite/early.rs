@@ -45,9 +45,22 @@ impl CompositeFile {
     /// Returns whether the first write, which was refused in place with `e`, may begin a file that
     /// can take its place when it is complete.
     pub(super) fn may_begin_early(&self, fs: &Fs, data: &[u8], e: &Error) -> bool {
-        self.whole.begun.load(Ordering::Relaxed)
-            && [libc::EPERM, libc::EFBIG].contains(&e.errno())
-            && (fs.may_be_early(&self.node) || self.takes_header(fs, data).is_ok())
+        let is_whole = self.whole.begun.load(Ordering::Relaxed);
+        if !is_whole || ![libc::EPERM, libc::EFBIG].contains(&e.errno()) {
+            return false;
+        }
+        if fs.may_be_early(&self.node) {
+            return true;
+        }
+        let taken = self.takes_header(fs, data);
+        let why = match &taken {
+            Ok(()) => return true,
+            // other files than `dataset.nc` are written in place alone
+            Err(_) if self.header().is_none() => e.clone(),
+            Err(why) => why.clone().context(self.node.path()),
+        };
+        fs.stats.problem(format!("not stored: {why}"));
+        false
     }
 
     /// Checks that the file takes over the values of another file that begins with `data`, wherever
