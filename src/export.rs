@@ -10,6 +10,7 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::Key;
 
+mod array_box;
 mod binary;
 mod calendar;
 mod composite;
@@ -41,6 +42,7 @@ mod view;
 mod vrt;
 mod xdmf;
 
+pub use array_box::ArrayBox;
 pub use composite::{Composite, FilePart, GrowingArrays, PartContent};
 use describe::flat;
 pub use describe::{axis_names, check_values, describe, describe_values, fill_is_missing};
@@ -312,6 +314,15 @@ impl Format {
         self.file_with(array, |file| {
             file.push_flat(array.key.clone(), &array.stored, ItemForm::AsStored)
         })
+    }
+
+    /// Makes the part of the file that precedes the flat bytes, if it holds them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Format::file`].
+    pub fn header(self, array: &Described) -> Result<Composite> {
+        self.file_with(array, |_| ())
     }
 
     /// Makes the file; `push_values` appends the bytes that it holds.

@@ -1,10 +1,17 @@
-//! `zarrfs cat`: the flat bytes of an array, without FUSE.
+//! `zarrfs cat`: the flat bytes of an array or of a part of it, without FUSE, perhaps as a file of
+//! another format.
 
 use super::flat::{self, Flat};
+use super::header::{HeaderSource, before_values, parse_box};
 use super::{CommandFailure, ReadArgs, StoreArgs, StoreLocation, open_store, size, stdio};
+use crate::array::hierarchy::FillMeaning;
+use crate::export::Format;
 use crate::fs::Fs;
 use clap::Args;
-use std::io::{ErrorKind, Write};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::iter;
+use std::ops::Range;
 use std::sync::Arc;
 use zarrfs_base::error::Error;
 use zarrfs_base::stats::Stats;
@@ -24,10 +31,32 @@ pub struct CatArgs {
     /// Print N bytes [default: all that follow]
     #[arg(long, value_name = "N", value_parser = size::parse)]
     length: Option<u64>,
+    /// Print this part of the array (0:10,-5:,3)
+    ///
+    /// start:stop, : or an index for each dimension, as NumPy counts them: negative ones from the
+    /// end. An index leaves its dimension out, and dimensions that are not named are whole.
+    #[arg(long = "box", value_name = "RANGES", allow_hyphen_values = true,
+        conflicts_with_all = ["offset", "length"])]
+    part: Option<String>,
+    /// Print a file of this format: npy, nii, tif or txt
+    ///
+    /// The file has the coordinates of the items that are printed.
+    #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true,
+        conflicts_with_all = ["offset", "length"])]
+    format: Option<Format>,
     #[command(flatten)]
     reading: ReadArgs,
     #[command(flatten)]
     store_args: StoreArgs,
+}
+
+/// Parses a value of `--format`: a format of files that hold values.
+fn formats() -> impl TypedValueParser<Value = Format> {
+    let holding = Format::ALL
+        .into_iter()
+        .filter(|format| format.holds_flat() || format.reads_values());
+    PossibleValuesParser::new(holding.map(Format::id))
+        .try_map(|word| Format::of_id(&word).ok_or("no such format"))
 }
 
 /// Runs the verb.
@@ -37,34 +66,62 @@ pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
     let hierarchy = open_store(&args.path, &args.store_args, &stats)?;
     let cache = args.reading.memory.cache(stats.clone());
     let options = args.reading.options(true);
-    let Flat { fs, handle, array } = flat::open(&args.path, hierarchy, cache, stats, options)?;
+    let Flat { fs, handle, array } =
+        flat::open(&args.path, hierarchy, cache, stats.clone(), options)?;
+    let part = parse_box(args.part.as_deref(), &args.path, &array)?;
+    let item = array.metadata().dtype.size() as u64;
+    let mut header = Vec::new();
+    if let Some(format) = args.format {
+        let source = HeaderSource {
+            path: &args.path,
+            store_args: &args.store_args,
+            fill_meaning: FillMeaning::default(),
+            part: part.clone(),
+        };
+        let cache = args.reading.memory.cache(stats.clone());
+        header = before_values(&source.header(&array, format, &cache, &stats)?);
+    }
     let end = args.length.map_or(array.size(), |n| {
         args.offset.saturating_add(n).min(array.size())
     });
-    copy(&fs, handle, args.offset, end).map_err(|e| e.context(&args.path).into())
+    let printed = match (&part, args.format) {
+        (_, Some(format)) if !format.holds_flat() => print(&fs, handle, &header, iter::empty()),
+        (Some(part), _) => print(&fs, handle, &header, part.runs(item)),
+        (None, _) => print(&fs, handle, &header, iter::once(args.offset..end)),
+    };
+    printed.map_err(|e| e.context(&args.path).into())
 }
 
-fn copy(fs: &Fs, handle: u64, from: u64, end: u64) -> Result<(), Error> {
-    let mut out = stdio::output();
-    let mut at = from;
+/// Prints `header` and these ranges of the flat bytes. A reader that has ended, such as `head`, is
+/// no failure.
+fn print(
+    fs: &Fs,
+    handle: u64,
+    header: &[u8],
+    ranges: impl Iterator<Item = Range<u64>>,
+) -> Result<(), Error> {
+    let mut out = BufWriter::with_capacity(STEP as usize, stdio::output());
+    let mut written = out.write_all(header);
     let mut bytes = Vec::new();
-    while at < end {
-        let len = STEP.min(end - at) as usize;
-        if !fs.read_cached(handle, at, len, &mut bytes)? {
-            fs.read(handle, at, len, &mut bytes)?;
-        }
-        match out.write_all(&bytes) {
-            Ok(()) => at += bytes.len() as u64,
-            // the reader has ended, such as `head`
-            Err(e) if e.kind() == ErrorKind::BrokenPipe => return Ok(()),
-            Err(e) => return Err(e.into()),
+    'all: for range in ranges {
+        let mut at = range.start;
+        while at < range.end {
+            let len = STEP.min(range.end - at) as usize;
+            if !fs.read_cached(handle, at, len, &mut bytes)? {
+                fs.read(handle, at, len, &mut bytes)?;
+            }
+            if bytes.is_empty() {
+                return Err(Error::stale().context("became shorter"));
+            }
+            at += bytes.len() as u64;
+            written = written.and_then(|()| out.write_all(&bytes));
+            if written.is_err() {
+                break 'all;
+            }
         }
     }
-    out.flush().or_else(|e| {
-        if e.kind() == ErrorKind::BrokenPipe {
-            Ok(())
-        } else {
-            Err(e.into())
-        }
-    })
+    match written.and_then(|()| out.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(()),
+    }
 }

@@ -6,9 +6,9 @@ use super::{
     CommandFailure, MemoryArgs, StoreArgs, StoreLocation, list_of, location, open_store, print,
 };
 use crate::array::Array;
-use crate::array::hierarchy::StoredNode;
+use crate::array::hierarchy::{FillMeaning, StoredNode};
 use crate::cache::Cache;
-use crate::export::{self, Composite, Described, Format, GroupFormat, PartContent};
+use crate::export::{self, ArrayBox, Composite, Described, Format, GroupFormat, PartContent};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::sync::Arc;
@@ -30,6 +30,12 @@ pub struct HeaderArgs {
     /// the values. The list shows each file under the name that it has in a mount.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     format: Option<Asked>,
+    /// Describe this part of the array (0:10,-5:,3)
+    ///
+    /// start:stop, : or an index for each dimension, as NumPy counts them. `zarrfs cat --box`
+    /// prints the flat bytes of the part. Coordinates are those of its items.
+    #[arg(long = "box", value_name = "RANGES", allow_hyphen_values = true)]
+    part: Option<String>,
     /// Print the list as JSON
     #[arg(long, conflicts_with = "format")]
     json: bool,
@@ -86,10 +92,19 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
         }
         (Some(StoredNode::Array(array)), asked @ (None | Some(Asked::Array(_)))) => {
             array.readable().map_err(|e| e.context(shown))?;
+            let source = HeaderSource {
+                path: &args.path,
+                store_args: &args.store_args,
+                fill_meaning: args.files.fill_meaning(),
+                part: parse_box(args.part.as_deref(), &args.path, &array)?,
+            };
             match asked {
-                Some(Asked::Array(format)) => print_header(args, &array, format, &cache, &stats),
+                Some(Asked::Array(format)) => {
+                    let file = source.header(&array, format, &cache, &stats)?;
+                    print(before_values(&file))
+                }
                 _ => {
-                    let described = described(args, Format::Readme, &cache, &stats)?;
+                    let described = source.described(Format::Readme, &cache, &stats)?;
                     let fitting = Format::ALL
                         .into_iter()
                         .filter(|format| format.can_describe(&described));
@@ -102,6 +117,10 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
         (_, Some(Asked::Array(_))) => Err(CommandFailure::not_found(format!(
             "{shown}: a group, not an array"
         ))),
+        _ if args.part.is_some() => {
+            let why = "--box is for arrays, and their formats";
+            Err(CommandFailure::wrong_use(format!("{shown}: {why}")))
+        }
         (_, Some(Asked::Group(format))) => {
             let file = format.file(&alone, &cache, &Key::root(), &args.files.options());
             print(before_values(&file.map_err(|e| e.context(shown))?))
@@ -116,58 +135,96 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
     }
 }
 
-fn print_header(
-    args: &HeaderArgs,
-    array: &Array,
-    format: Format,
-    cache: &Cache,
-    stats: &Arc<Stats>,
-) -> Result<(), CommandFailure> {
-    let shown = &args.path;
-    if !format.may_fit(array.metadata()) {
-        let fitting = Format::ALL
-            .into_iter()
-            .filter(|format| format.may_fit(array.metadata()));
-        let why = if array.metadata().has_objects() {
-            "objects have no flat bytes".to_string()
-        } else {
-            format!(
-                "{} can't describe an array of this shape and dtype; use {}",
-                format.name(),
-                ids(fitting)
-            )
-        };
-        return Err(CommandFailure::not_zarr(format!("{shown}: {why}")));
-    }
-    let array = described(args, format, cache, stats)?;
-    let file = format
-        .file(&array)
-        .map_err(|e| CommandFailure::not_zarr(format!("{shown}: {e}")))?;
-    print(before_values(&file))
+/// The array of which a header is asked, or the part of it.
+pub struct HeaderSource<'a> {
+    pub path: &'a StoreLocation,
+    pub store_args: &'a StoreArgs,
+    pub fill_meaning: FillMeaning,
+    /// `None` for the whole array.
+    pub part: Option<ArrayBox>,
 }
 
-/// Returns the description of the array for a format, with its coordinates from the store that
-/// holds it.
-fn described(
-    args: &HeaderArgs,
-    format: Format,
-    cache: &Cache,
-    stats: &Arc<Stats>,
-) -> Result<Described, CommandFailure> {
-    let (store, key) = enclosing(&args.path, &args.store_args);
-    let hierarchy = args
-        .files
-        .hierarchy(open_store(&store, &args.store_args, stats)?);
-    let place = hierarchy.find(&key).map_err(|e| e.context(&args.path))?;
-    let described = match place {
-        Some(StoredNode::Array(array)) if format.reads_values() => {
-            export::describe_values(&hierarchy, cache, &array, 0..array.size())
+/// Parses the value of `--box` for the array at `path`.
+pub fn parse_box(
+    text: Option<&str>,
+    path: &StoreLocation,
+    array: &Array,
+) -> Result<Option<ArrayBox>, CommandFailure> {
+    let shape = &array.metadata().shape;
+    let parsed = text.map(|text| ArrayBox::parse(text, shape)).transpose();
+    parsed.map_err(|e| {
+        let why = format!("{path}: --box: {e}; the shape of the array is {shape:?}");
+        CommandFailure::wrong_use(why)
+    })
+}
+
+impl HeaderSource<'_> {
+    /// Returns the file of a format without the flat bytes.
+    pub fn header(
+        &self,
+        array: &Array,
+        format: Format,
+        cache: &Cache,
+        stats: &Arc<Stats>,
+    ) -> Result<Composite, CommandFailure> {
+        let shown = self.path;
+        let of_part = self
+            .part
+            .as_ref()
+            .map(|part| part.metadata(array.metadata()));
+        let metadata = of_part.as_ref().unwrap_or(array.metadata());
+        if !format.may_fit(metadata) {
+            let fitting = Format::ALL
+                .into_iter()
+                .filter(|format| format.may_fit(metadata));
+            let why = if metadata.has_objects() {
+                "objects have no flat bytes".to_string()
+            } else {
+                format!(
+                    "{} can't describe an array of this shape and dtype; use {}",
+                    format.name(),
+                    ids(fitting)
+                )
+            };
+            return Err(CommandFailure::not_zarr(format!("{shown}: {why}")));
         }
-        Some(StoredNode::Array(array)) => export::describe(&hierarchy, cache, &array),
-        Some(StoredNode::Damaged(e)) => Err(e),
-        _ => Err(Error::not_found("no such array")),
-    };
-    described.map_err(|e| e.context(&args.path).into())
+        let array = self.described(format, cache, stats)?;
+        format
+            .header(&array)
+            .map_err(|e| CommandFailure::not_zarr(format!("{shown}: {e}")))
+    }
+
+    /// Returns the description for a format, with the coordinates from the store that holds the
+    /// array.
+    fn described(
+        &self,
+        format: Format,
+        cache: &Cache,
+        stats: &Arc<Stats>,
+    ) -> Result<Described, CommandFailure> {
+        let (store, key) = enclosing(self.path, self.store_args);
+        let hierarchy =
+            open_store(&store, self.store_args, stats)?.with_fill_meaning(self.fill_meaning);
+        let place = hierarchy.find(&key).map_err(|e| e.context(self.path))?;
+        let described = match (place, &self.part) {
+            (Some(StoredNode::Array(array)), None) if format.reads_values() => {
+                export::describe_values(&hierarchy, cache, &array, 0..array.size())
+            }
+            (Some(StoredNode::Array(array)), Some(part)) if format.reads_values() => {
+                part.describe_values(&hierarchy, cache, &array)
+            }
+            (Some(StoredNode::Array(array)), part) => {
+                let whole = export::describe(&hierarchy, cache, &array);
+                whole.map(|whole| match part {
+                    Some(part) => part.describe(&whole),
+                    None => whole,
+                })
+            }
+            (Some(StoredNode::Damaged(e)), _) => Err(e),
+            _ => Err(Error::not_found("no such array")),
+        };
+        described.map_err(|e| e.context(self.path).into())
+    }
 }
 
 /// Returns the store that holds an array, which begins at the topmost group above it, and the
@@ -220,7 +277,7 @@ fn list(rows: &[HeaderRow], as_json: bool) -> String {
 }
 
 /// Returns the bytes before the first value of an array.
-fn before_values(file: &Composite) -> Vec<u8> {
+pub fn before_values(file: &Composite) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in file.parts() {
         match &part.content {

@@ -77,6 +77,11 @@ impl FormatArgs {
         }
     }
 
+    /// Returns what fill values stand for.
+    pub fn fill_meaning(&self) -> FillMeaning {
+        self.fill_meaning
+    }
+
     /// Returns the hierarchy, with the meaning of fill values.
     pub fn hierarchy(&self, hierarchy: Hierarchy) -> Hierarchy {
         hierarchy.with_fill_meaning(self.fill_meaning)

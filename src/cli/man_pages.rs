@@ -163,10 +163,16 @@ pub const EXAMPLES: &[(&str, ManSection)] = &[
     ),
     (
         "cat",
-        &[(
-            "zarrfs cat x.zarr/air --offset 16 --length 2 | od -An -td2",
-            "Print the ninth of many 16-bit integers.",
-        )],
+        &[
+            (
+                "zarrfs cat x.zarr/air --offset 16 --length 2 | od -An -td2",
+                "Print the ninth of many 16-bit integers.",
+            ),
+            (
+                "zarrfs cat x.zarr/air --box 10,3:20,5:40 --format tif > part.tif",
+                "Make a GeoTIFF of a window of one time step.",
+            ),
+        ],
     ),
     (
         "header",

@@ -1,5 +1,6 @@
 //! Codecs, and the headers and containers for other programs.
 
+mod boxes;
 mod codecs;
 mod fuzz_corpus;
 mod hdf5;
