@@ -32,7 +32,7 @@ use georeference::Georeference;
 pub use numbers::attribute_nodata as nodata_of_attributes;
 pub use numbers::{fill_is_missing, is_number, parse_float, with_other_sign, with_stated_sign};
 pub use projection::WGS_84;
-pub use role::{is_east, is_north};
+pub use role::{is_east, is_in_degrees, is_north};
 use std::ops::Range;
 use std::sync::Arc;
 pub use strings::{StringEncoding, read_strings};
@@ -317,24 +317,17 @@ pub struct GridMapping {
 }
 
 /// Returns the grid mapping of an array with these attributes and names of dimensions, if GDAL's
-/// `_CRS` or GeoZarr states it and the array has none; `above` are the groups above it. The groups
-/// that state it are added to `sources`.
+/// `_CRS` or GeoZarr states it and the array has none; `above` are the groups above it. The system
+/// of the product that contains the array is not that of coordinates `in_degrees`.
 pub fn grid_mapping(
     above: &[(Key, Object)],
     array: &Array,
     attributes: &Map<String, Value>,
     names: &[Option<String>],
-    sources: &mut Vec<Key>,
+    in_degrees: bool,
 ) -> Option<GridMapping> {
     if attributes.contains_key("grid_mapping") {
         return None;
-    }
-    if let Some(crs) = attributes.get("_CRS") {
-        let wkt = json::text(crs.get("wkt")?).filter(|wkt| !wkt.is_empty())?;
-        return Some(GridMapping {
-            wkt: wkt.to_string(),
-            geotransform: None,
-        });
     }
     let stated = Georeference::find(above, array.key(), attributes);
     let mut axes = Vec::new();
@@ -346,15 +339,18 @@ pub fn grid_mapping(
     stated.claim(&axes, &mut claims);
     role::assign(&claims, &mut axes);
     let place = stated.place(&axes);
-    let geotransform = place
-        .transform
-        .map(|numbers| spelling::floats(numbers, " "));
-    if !crs::is_map(&axes) {
-        return None;
-    }
-    let wkt = place.crs.or(place.crs_of_product)?.wkt?;
-    sources.extend(stated.groups);
-    Some(GridMapping { wkt, geotransform })
+    let of_gdal = attributes.get("_CRS").and_then(Value::as_object);
+    let crs = match of_gdal.and_then(crs::of_gdal) {
+        None if !crs::is_map(&axes) => return None,
+        None if in_degrees => place.crs,
+        None => place.crs.or(place.crs_of_product),
+        of_gdal => of_gdal,
+    };
+    let geotransform = place.transform;
+    Some(GridMapping {
+        wkt: crs?.wkt?,
+        geotransform: geotransform.map(|numbers| spelling::floats(numbers, " ")),
+    })
 }
 
 /// Returns the array at the relative `path` in the nearest group above `key` that has one there.

@@ -31,7 +31,7 @@ fn fits(metadata: &ArrayMetadata) -> bool {
 /// Writes the header.
 fn text(array: &Described) -> String {
     let metadata = &array.metadata;
-    let raster = Raster::upright(array, |raster| interleave(raster).is_some());
+    let raster = Raster::upright(array, |raster| can_show(raster, metadata));
     let (Some(raster), Some(data_type)) = (raster, data_type(metadata)) else {
         return String::new();
     };
@@ -109,6 +109,12 @@ fn description(array: &Described) -> String {
         Some(units) => format!("{title} ({units})"),
         None => title,
     }
+}
+
+/// Returns whether ENVI's header can say how bands, rows and columns are nested, and GDAL counts
+/// the bytes of a row.
+fn can_show(raster: &Raster, metadata: &ArrayMetadata) -> bool {
+    interleave(raster).is_some() && raster.row_bytes(metadata) <= i32::MAX as u64
 }
 
 /// Returns ENVI's word for the order of bands, rows and columns.
@@ -189,9 +195,7 @@ fn coordinate_system(array: &Described) -> Option<String> {
 
 /// Returns the coordinates of the bands and their units if they are wavelengths.
 fn wavelengths(array: &Described, raster: Raster) -> Option<(String, Option<&str>)> {
-    let [axis, _, _] = array.axes.as_slice() else {
-        return None;
-    };
+    let axis = array.axes.get(raster.band_dimension(array)?)?;
     let name = axis.name.as_deref()?.to_ascii_lowercase();
     if raster.bands > spelling::MAX_LISTED || !name.starts_with("wavelength") {
         return None;

@@ -2,7 +2,7 @@
 //! `well` of the groups below it state them, a line each. This module knows no other format.
 
 use super::Composite;
-use crate::array::hierarchy::Hierarchy;
+use crate::array::hierarchy::{Hierarchy, StoredNode};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_base::memory;
@@ -10,6 +10,9 @@ use zarrfs_store::Key;
 
 /// Maximum number of wells: plates have at most 1,536.
 const MAX_WELLS: usize = 1 << 14;
+
+/// Maximum number of wells that are named as left out.
+const MAX_REASONS: usize = 100;
 
 /// The first line of the file, with the names of the columns.
 const COLUMNS: &str = "row\tcolumn\tfield\tacquisition\timage\n";
@@ -36,16 +39,28 @@ pub fn file(hierarchy: &Hierarchy, key: &Key) -> Result<Composite> {
     file.sources.push(key.clone());
     let mut memory = memory::take(COLUMNS.len())?;
     let mut text = COLUMNS.to_string();
-    for well in wells.into_iter().flatten().take(MAX_WELLS) {
+    let wells = wells.map_or(&[][..], Vec::as_slice);
+    if wells.len() > MAX_WELLS {
+        file.left_out.push(format!("all but {MAX_WELLS} wells"));
+    }
+    for well in wells.iter().take(MAX_WELLS) {
         let path = well.get("path").and_then(json::text).unwrap_or_default();
-        let Some(well_key) = below(key, path) else {
-            file.left_out.push(format!("well {path:?}: no such path"));
+        let path = Key::normalize(path).ok().filter(|path| !path.is_root());
+        let found = match &path {
+            Some(path) => hierarchy.find(&key.join_key(path))?,
+            None => None,
+        };
+        let (Some(path), Some(StoredNode::Group)) = (path, found) else {
+            if file.left_out.len() < MAX_REASONS {
+                file.left_out
+                    .push(format!("{}: no such group", json::write(well)));
+            }
             continue;
         };
-        let position = [
-            named(well, "rowIndex", &rows, path.split('/').next()),
-            named(well, "columnIndex", &columns, path.split('/').nth(1)),
-        ];
+        let names = path.as_str();
+        let row = named(well, "rowIndex", &rows, names.split('/').next());
+        let column = named(well, "columnIndex", &columns, names.split('/').nth(1));
+        let well_key = key.join_key(&path);
         let of_well = hierarchy.attributes(&well_key)?;
         file.sources.push(well_key);
         let images = member(&of_well, "well").and_then(|well| well.get("images")?.as_array());
@@ -55,9 +70,8 @@ pub fn file(hierarchy: &Hierarchy, key: &Key) -> Result<Composite> {
                 .map(json::write)
                 .unwrap_or_default();
             let image = image.get("path").and_then(json::text).unwrap_or_default();
-            let [row, column] = &position;
-            let path = format!("{path}/{image}");
-            let words = [row, column, &field.to_string(), &acquisition, &path];
+            let image = format!("{path}/{image}");
+            let words = [&row, &column, &field.to_string(), &acquisition, &image];
             let words = words.map(|word| word.replace(char::is_control, " "));
             let line = words.join("\t") + "\n";
             memory.grow(line.len())?;
@@ -89,9 +103,4 @@ fn named(well: &Value, index: &str, names: &[&str], of_path: Option<&str>) -> St
     let index = well.get(index).and_then(Value::as_u64);
     let name = index.and_then(|index| names.get(usize::try_from(index).ok()?).copied());
     name.or(of_path).unwrap_or_default().to_string()
-}
-
-fn below(key: &Key, path: &str) -> Option<Key> {
-    let path = Key::normalize(path).ok().filter(|path| !path.is_root())?;
-    Some(key.join_key(&path))
 }

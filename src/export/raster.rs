@@ -3,9 +3,8 @@
 //! is a band. This module knows no format.
 
 use super::calendar::TimeScale;
-use super::described::{CrsKind, Described, DescribedAxis, Role};
+use super::described::{Described, DescribedAxis, Role};
 use super::spelling;
-use super::units;
 use zarrfs_format::metadata::ArrayMetadata;
 
 /// An array as a raster; an array of one dimension is one row.
@@ -113,6 +112,17 @@ impl Raster {
             .sum()
     }
 
+    /// Returns the dimension of the bands if there is only one.
+    pub fn band_dimension(&self, array: &Described) -> Option<usize> {
+        let mut dimensions = (0..array.axes.len()).filter(|d| self.is_of_bands(*d));
+        dimensions.next().filter(|_| dimensions.next().is_none())
+    }
+
+    /// Returns the number of bytes from one row to the next, of an array of this metadata.
+    pub fn row_bytes(&self, metadata: &ArrayMetadata) -> u64 {
+        self.row_step.saturating_mul(metadata.dtype.size() as u64)
+    }
+
     /// Returns whether the dimension is that of the bands, not of rows or columns.
     pub fn is_of_bands(&self, dimension: usize) -> bool {
         dimension != self.x && dimension != self.y
@@ -173,27 +183,12 @@ fn interleave(count: usize, y: usize, x: usize) -> Interleave {
 fn placed(array: &Described, dimension: usize) -> Option<(f64, f64)> {
     let axis = &array.axes[dimension];
     let (center, step) = spelling::spacing(axis)?;
-    let factor = factor(array, axis);
+    let unit = axis.units.as_deref();
+    let factor = array.crs.as_ref().map_or(1.0, |crs| crs.units_in(unit));
     let step = step * factor;
     let edge = center * factor - step / 2.0;
-    Some((spelling::rounded(edge), spelling::rounded(step)))
-}
-
-/// Returns the number of units of the reference system in a unit of the axis, if both are known.
-fn factor(array: &Described, axis: &DescribedAxis) -> f64 {
-    let Some((crs, unit)) = array.crs.as_ref().zip(axis.units.as_deref()) else {
-        return 1.0;
-    };
-    if let Some(height) = crs.perspective_height
-        && units::is_radian(unit)
-    {
-        return height;
-    }
-    if crs.kind != CrsKind::Projected {
-        return 1.0;
-    }
-    // nearly all systems that only a code names count meters
-    units::length(unit).map_or(1.0, |unit| unit.size / crs.unit.unwrap_or(1.0))
+    let is_placed = edge.is_finite() && step.is_finite() && step != 0.0;
+    is_placed.then(|| (spelling::rounded(edge), spelling::rounded(step)))
 }
 
 /// Returns the date of a coordinate along an axis of times, in ISO 8601.

@@ -13,7 +13,7 @@ mod resolution;
 use super::binary::HeaderFields;
 use super::described::Overview;
 use super::raster::{Interleave, Raster};
-use super::{Composite, Described, FormatContent, FormatSpec, ItemForm};
+use super::{Composite, Described, FormatContent, FormatSpec, ItemForm, MAX_FLAT};
 use std::collections::BTreeMap;
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::ArrayMetadata;
@@ -90,15 +90,19 @@ fn file(array: &Described) -> Composite {
     file
 }
 
-/// Returns the overviews that the file contains: those that leave its header small.
+/// Returns the overviews that the file contains: the finest ones that leave its header small, and
+/// the file short enough for a file system.
 fn overviews(array: &Described) -> &[Overview] {
-    let overviews = array.overviews.as_slice();
     let pages = raster_of(array).map_or(0, |raster| raster.bands);
-    if pages.saturating_mul(overviews.len() as u64) > MAX_OVERVIEW_PAGES {
-        &[]
-    } else {
-        overviews
-    }
+    let mut size = array.size().saturating_add(MAX_HEADER);
+    let mut all_pages = 0u64;
+    let shown = array.overviews.iter().take_while(|overview| {
+        let own = overview.metadata.flat_size().saturating_add(ALIGNMENT);
+        size = size.saturating_add(own);
+        all_pages = all_pages.saturating_add(pages);
+        size <= MAX_FLAT && all_pages <= MAX_OVERVIEW_PAGES
+    });
+    &array.overviews[..shown.count()]
 }
 
 fn raster_of(array: &Described) -> Option<Raster> {
@@ -136,9 +140,6 @@ fn header(array: &Described) -> Vec<u8> {
         tags.insert(DESCRIPTION, TagValue::Ascii(description));
     }
     geo::tags(array, &raster, tags);
-    if !overviews.is_empty() {
-        tags.insert(SUB_IFDS, layout.offset_value(0));
-    }
     let levels = overviews.iter().filter_map(|overview| {
         let raster = raster.with_lengths(&overview.metadata)?;
         let mut level = layout.image(&overview.metadata, &raster, format);
@@ -146,7 +147,11 @@ fn header(array: &Described) -> Vec<u8> {
         level.tags.insert(NEW_SUBFILE_TYPE, TagValue::Long(1));
         Some(level)
     });
-    layout.header(&image, &levels.collect::<Vec<_>>())
+    let levels: Vec<TiffImage> = levels.collect();
+    if !levels.is_empty() {
+        image.tags.insert(SUB_IFDS, layout.offset_value(0));
+    }
+    layout.header(&image, &levels)
 }
 
 /// Returns the numbers of pages and of samples per pixel; `None` if the format cannot show the
@@ -185,6 +190,55 @@ struct TiffImage {
     strip: u64,
     /// Number of bytes of all strips.
     size: u64,
+}
+
+/// The offsets that the directory of a page has for itself.
+#[derive(Clone, Copy, Default)]
+struct PageOffsets {
+    strip: u64,
+    /// The directory of its only level, or the list of those of several.
+    sub_ifds: u64,
+    /// The directory of the next page, or 0.
+    next: u64,
+}
+
+/// Where the directories, the lists of directories and the strips of a file lie.
+struct FilePlaces {
+    /// The first directory.
+    first: u64,
+    /// The sizes of the first directory, and of each other one of the image.
+    of_first: u64,
+    of_other: u64,
+    /// The directories of levels, page by page.
+    of_levels: u64,
+    /// The number of bytes before the directory of each level, among those of a page; then that of
+    /// all.
+    before_level: Vec<u64>,
+    /// The lists of the directories of levels, for each page, and the size of each.
+    lists: u64,
+    each_list: u64,
+    /// The strips of the image.
+    strips: u64,
+    /// The strips of each level.
+    strips_of_levels: Vec<u64>,
+}
+
+impl FilePlaces {
+    fn directory(&self, page: u64) -> u64 {
+        match page {
+            0 => self.first,
+            page => self.first + self.of_first + (page - 1) * self.of_other,
+        }
+    }
+
+    fn directory_of_level(&self, page: u64, level: usize) -> u64 {
+        let each_page = self.before_level.last().copied().unwrap_or_default();
+        self.of_levels + page * each_page + self.before_level[level]
+    }
+
+    fn list(&self, page: u64) -> u64 {
+        self.lists + page * self.each_list
+    }
 }
 
 impl Layout {
@@ -246,30 +300,7 @@ impl Layout {
         for level in levels {
             fields_of_levels.push(self.fields(&level.tags, begin, &mut shared));
         }
-        let first = begin + shared.len() as u64;
-        let count = image.tags.len() as u64;
-        let size = self.directory_size(count);
-        let has_description = image.tags.contains_key(&DESCRIPTION);
-        let other_size = self.directory_size(count - u64::from(has_description));
-        let below = first + size + (image.pages - 1) * other_size;
-        let sizes = levels
-            .iter()
-            .map(|level| self.directory_size(level.tags.len() as u64));
-        let sizes: Vec<u64> = sizes.collect();
-        let each_page: u64 = sizes.iter().sum();
-        // several offsets are too long for a tag
-        let lists = below + image.pages * each_page;
-        let list = if levels.len() > 1 {
-            levels.len() as u64 * self.width()
-        } else {
-            0
-        };
-        let mut flat = (lists + image.pages * list).next_multiple_of(ALIGNMENT);
-        let mut data = Vec::new();
-        for level in levels {
-            data.push(flat);
-            flat = (flat + level.size).next_multiple_of(ALIGNMENT);
-        }
+        let places = self.places(begin + shared.len() as u64, image, levels);
 
         let mut file = HeaderFields::new(self.is_big_endian);
         file.bytes(if self.is_big_endian { b"MM" } else { b"II" });
@@ -280,86 +311,116 @@ impl Layout {
         } else {
             file.put(42u16.to_le_bytes());
         }
-        self.offset(first, &mut file);
+        self.offset(places.directory(0), &mut file);
         file.bytes(&shared.into_bytes());
         for page in 0..image.pages {
             let tags = image.tags.iter();
             let tags = tags.filter(|(id, _)| page == 0 || **id != DESCRIPTION);
-            let size = if page == 0 { size } else { other_size };
-            let next = file.len() as u64 + size;
-            let below = below + page * each_page;
-            let sub_ifds = if list == 0 {
-                below
-            } else {
-                lists + page * list
+            let own = PageOffsets {
+                strip: places.strips + page * image.strip,
+                sub_ifds: match levels.len() {
+                    0 | 1 => places.directory_of_level(page, 0),
+                    _ => places.list(page),
+                },
+                next: if page + 1 < image.pages {
+                    places.directory(page + 1)
+                } else {
+                    0
+                },
             };
             self.directory(
                 &tags.collect::<Vec<_>>(),
                 &fields,
-                [flat + page * image.strip, sub_ifds],
                 levels.len(),
-                if page + 1 < image.pages { next } else { 0 },
+                own,
                 &mut file,
             );
         }
         for page in 0..image.pages {
-            for ((level, fields), data) in levels.iter().zip(&fields_of_levels).zip(&data) {
+            for (n, level) in levels.iter().enumerate() {
+                let own = PageOffsets {
+                    strip: places.strips_of_levels[n] + page * level.strip,
+                    ..PageOffsets::default()
+                };
                 let tags: Vec<_> = level.tags.iter().collect();
-                self.directory(
-                    &tags,
-                    fields,
-                    [data + page * level.strip, 0],
-                    0,
-                    0,
-                    &mut file,
-                );
+                self.directory(&tags, &fields_of_levels[n], 0, own, &mut file);
             }
         }
-        if list > 0 {
+        if levels.len() > 1 {
             for page in 0..image.pages {
-                let mut below = below + page * each_page;
-                for size in &sizes {
-                    self.offset(below, &mut file);
-                    below += size;
+                for n in 0..levels.len() {
+                    self.offset(places.directory_of_level(page, n), &mut file);
                 }
             }
         }
-        let end = data.first().copied().unwrap_or(flat);
-        file.zeros(end as usize - file.len());
+        let end = places.strips_of_levels.first().copied();
+        file.zeros(end.unwrap_or(places.strips) as usize - file.len());
         file.into_bytes()
     }
 
-    /// Writes the directory of a page with these tags and their fields; `own` are the offsets of
-    /// its strip and of its `levels`, and `next` that of the next directory.
+    /// Returns where everything lies whose directories begin at `first`.
+    fn places(self, first: u64, image: &TiffImage, levels: &[TiffImage]) -> FilePlaces {
+        let count = image.tags.len() as u64;
+        let has_description = image.tags.contains_key(&DESCRIPTION);
+        let mut before_level = vec![0];
+        for level in levels {
+            let size = self.directory_size(level.tags.len() as u64);
+            before_level.push(before_level[before_level.len() - 1] + size);
+        }
+        let of_first = self.directory_size(count);
+        let of_other = self.directory_size(count - u64::from(has_description));
+        let of_levels = first + of_first + (image.pages - 1) * of_other;
+        let lists = of_levels + image.pages * before_level[levels.len()];
+        let each_list = levels.len() as u64 * self.width();
+        let list_end = match levels.len() {
+            0 | 1 => lists,
+            _ => lists + image.pages * each_list,
+        };
+        let mut strips = list_end.next_multiple_of(ALIGNMENT);
+        let mut strips_of_levels = Vec::new();
+        for level in levels {
+            strips_of_levels.push(strips);
+            strips = (strips + level.size).next_multiple_of(ALIGNMENT);
+        }
+        FilePlaces {
+            first,
+            of_first,
+            of_other,
+            of_levels,
+            before_level,
+            lists,
+            each_list,
+            strips,
+            strips_of_levels,
+        }
+    }
+
+    /// Writes the directory of a page with these tags and their fields, and so many levels.
     fn directory(
         self,
         tags: &[(&u16, &TagValue)],
         fields: &BTreeMap<u16, Vec<u8>>,
-        [strip, sub_ifds]: [u64; 2],
         levels: usize,
-        next: u64,
+        own: PageOffsets,
         file: &mut HeaderFields,
     ) {
         self.count(tags.len() as u64, file);
         for (id, value) in tags {
             file.put(id.to_le_bytes());
             file.put(value.kind().to_le_bytes());
-            match (**id, fields.get(id)) {
-                (SUB_IFDS, _) => {
-                    self.offset(levels as u64, file);
-                    self.offset(sub_ifds, file);
-                }
-                (STRIP_OFFSETS, _) | (_, None) => {
-                    self.offset(value.count(), file);
-                    self.offset(strip, file);
-                }
-                (_, Some(field)) => {
-                    self.offset(value.count(), file);
-                    file.bytes(field);
-                }
+            let count = if **id == SUB_IFDS {
+                levels as u64
+            } else {
+                value.count()
+            };
+            self.offset(count, file);
+            match **id {
+                STRIP_OFFSETS => self.offset(own.strip, file),
+                SUB_IFDS => self.offset(own.sub_ifds, file),
+                id => file.bytes(&fields[&id]),
             }
         }
-        self.offset(next, file);
+        self.offset(own.next, file);
     }
 
     /// Returns the number of bytes of an offset.

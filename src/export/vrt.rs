@@ -55,7 +55,8 @@ fn can_show(raster: &Raster, metadata: &ArrayMetadata) -> bool {
     } else {
         i32::MAX as u64
     };
-    raster.bands <= MAX_BANDS && row <= most
+    let has_offsets = raster.row_bytes(metadata) <= i32::MAX as u64;
+    raster.bands <= MAX_BANDS && row <= most && has_offsets
 }
 
 /// Number of bands whose text is generated together when a part of it is read.
@@ -172,7 +173,7 @@ impl Bands {
                 band + 1,
                 xml(&short(&raster::band_label(labels, raster, band), *letters)),
                 raster.band_start(&metadata.shape, band) * item,
-                overviews(labels, band),
+                overviews(labels, band, raster.bands),
             ));
         }
         text
@@ -240,9 +241,13 @@ fn geolocation(array: &Described) -> String {
     )
 }
 
-/// Writes the bands of lower resolution, which have the same number.
-fn overviews(array: &Described, band: u64) -> String {
+/// Writes the bands of lower resolution, which have the same number, unless they are very many.
+fn overviews(array: &Described, band: u64, bands: u64) -> String {
     let mut text = String::new();
+    let levels = array.overviews.len() as u64;
+    if levels.saturating_mul(bands) > MAX_BANDS {
+        return text;
+    }
     for overview in &array.overviews {
         let path = xml(&path_to(&array.key, &overview.key));
         text.push_str(&format!(

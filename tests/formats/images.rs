@@ -46,7 +46,7 @@ fn a_plate_lists_its_fields() {
         "",
         r#","plate":{"rows":[{"name":"A"},{"name":"B"}],"columns":[{"name":"01"},{"name":"02"}],
         "wells":[{"path":"A/02","rowIndex":0,"columnIndex":1},{"path":"B/01","rowIndex":1,"columnIndex":0},
-        {"path":"../x","rowIndex":0,"columnIndex":0}]}"#,
+        {"path":"../x","rowIndex":0,"columnIndex":0},{"path":"B/02","rowIndex":1,"columnIndex":1}]}"#,
     );
     group("A", "");
     group("B", "");

@@ -3,7 +3,7 @@
 use zarrfs_base::json::{self, Map, Value};
 
 /// Maximum length in bytes of a text that headers include: far above that of real texts.
-const MAX_TEXT: usize = 64 << 10;
+pub const MAX_TEXT: usize = 64 << 10;
 
 /// Returns a nonempty text in one line, since headers consist of lines.
 pub fn line(attributes: &Map<String, Value>, name: &str) -> Option<String> {
@@ -41,6 +41,22 @@ pub fn items(value: &Value) -> &[Value] {
 /// Returns a number that is spelled without point and exponent.
 pub fn integer(value: &Value) -> Option<i128> {
     value.as_number()?.as_str().parse().ok()
+}
+
+/// Returns the number of bytes that are left of `room` after a value, roughly as JSON spells it;
+/// `None` if it needs more. A huge value takes no longer than one that fits.
+pub fn room_after(value: &Value, room: usize) -> Option<usize> {
+    let room = room.checked_sub(1)?;
+    match value {
+        Value::String(text) => room.checked_sub(text.len()),
+        Value::Array(list) => list
+            .iter()
+            .try_fold(room, |room, value| room_after(value, room)),
+        Value::Object(map) => map.iter().try_fold(room, |room, (name, value)| {
+            room_after(value, room.checked_sub(name.len())?)
+        }),
+        _ => Some(room),
+    }
 }
 
 /// Returns a list of texts.

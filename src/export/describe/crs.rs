@@ -40,9 +40,6 @@ pub fn find(
     let mapping = mapping.and_then(|array| hierarchy.attributes(array.key()).ok());
     let transform = mapping.as_deref().and_then(geotransform);
     let transform = transform.or(stated.transform);
-    if let Some(transform) = transform {
-        set_coordinates(axes, transform);
-    }
     let of_gdal = attributes
         .get("_CRS")
         .and_then(Value::as_object)
@@ -53,7 +50,14 @@ pub fn find(
         .or(stated.crs.filter(|_| is_map))
         .or_else(|| of_units(axes))
         .or(stated.crs_of_product.filter(|_| is_map));
-    (crs, transform.filter(|transform| is_rotated(*transform)))
+    let is_unplaced = axes.iter().all(|axis| {
+        !matches!(axis.role, Role::X | Role::Y) || axis.coordinates == Coordinates::Unknown
+    });
+    let rotated = transform.filter(|transform| is_rotated(*transform) && is_unplaced);
+    if let Some(transform) = transform {
+        set_coordinates(axes, crs.as_ref(), transform);
+    }
+    (crs, rotated)
 }
 
 /// Returns whether two of the axes are x and y.
@@ -70,7 +74,7 @@ fn variable(mapping: &str) -> Option<&str> {
 
 /// Parses `_CRS` of GDAL's Zarr driver ("SRS encoding"), which has any of `url`, `wkt` and
 /// `projjson`.
-fn of_gdal(crs: &Map<String, Value>) -> Option<Crs> {
+pub fn of_gdal(crs: &Map<String, Value>) -> Option<Crs> {
     let named = attributes::line(crs, "url").and_then(|url| of_url(&url));
     merged([
         wkt(crs, "wkt").map(of_wkt),
@@ -98,6 +102,8 @@ pub fn merged<const N: usize>(forms: [Option<Crs>; N]) -> Option<Crs> {
 /// Parses PROJJSON (<https://proj.org/en/stable/specifications/projjson.html>).
 pub fn of_projjson(value: &Value) -> Option<Crs> {
     value.as_object()?;
+    attributes::room_after(value, attributes::MAX_TEXT)?;
+    let text = json::write(value);
     let kind = match value.get("type").and_then(json::text) {
         Some("GeographicCRS") => CrsKind::Geographic,
         Some("ProjectedCRS") => CrsKind::Projected,
@@ -114,7 +120,7 @@ pub fn of_projjson(value: &Value) -> Option<Crs> {
         None => None,
     };
     Some(Crs {
-        projjson: Some(json::write(value)),
+        projjson: Some(text),
         authority: authority
             .zip(code)
             .and_then(|(authority, code)| identifier(authority, &code)),
@@ -131,8 +137,53 @@ fn of_url(url: &str) -> Option<Crs> {
     of_code(authority, code)
 }
 
-/// Returns the system with a code of an authority. The code says what it is if that is WGS 84, UTM
-/// on it, or if EPSG has only projected systems around it.
+/// Ranges in which all codes of EPSG (version 12) are those of projected systems.
+const PROJECTED: [(u32, u32); 15] = [
+    (2000, 3816),
+    (3857, 3857),
+    (4390, 4439),
+    (4491, 4554),
+    (5014, 5130),
+    (5629, 5680),
+    (6050, 6129),
+    (6366, 6637),
+    (6784, 6870),
+    (7142, 7370),
+    (7528, 7645),
+    (8090, 8226),
+    (8311, 8348),
+    (9793, 9865),
+    (20047, 32766),
+];
+
+/// Ranges in which they are those of geographic systems of two dimensions.
+const GEOGRAPHIC: [(u32, u32); 6] = [
+    (4001, 4016),
+    (4120, 4216),
+    (4218, 4326),
+    (4600, 4646),
+    (4657, 4765),
+    (8972, 9000),
+];
+
+/// Returns what the system with a code of EPSG is, as far as ranges of codes tell.
+fn kind_of(code: u32) -> CrsKind {
+    if is_within(code, &PROJECTED) {
+        CrsKind::Projected
+    } else if is_within(code, &GEOGRAPHIC) {
+        CrsKind::Geographic
+    } else {
+        CrsKind::Other
+    }
+}
+
+fn is_within(code: u32, ranges: &[(u32, u32)]) -> bool {
+    ranges
+        .iter()
+        .any(|(first, last)| (*first..=*last).contains(&code))
+}
+
+/// Returns the system with a code of an authority, with WKT if that is WGS 84 or UTM on it.
 pub fn of_code(authority: &str, code: &str) -> Option<Crs> {
     let authority = identifier(authority, code)?;
     let is_wgs_84 = ["EPSG:4326", "OGC:CRS84"].contains(&authority.as_str());
@@ -145,13 +196,8 @@ pub fn of_code(authority: &str, code: &str) -> Option<Crs> {
     } else if let Some(wkt) = projection::utm(number) {
         of_wkt(wkt)
     } else {
-        let is_projected = (20_000..32_767).contains(&number) || [3035, 3857].contains(&number);
         Crs {
-            kind: if is_projected {
-                CrsKind::Projected
-            } else {
-                CrsKind::Other
-            },
+            kind: kind_of(number),
             ..Crs::default()
         }
     };
@@ -308,9 +354,9 @@ fn is_rotated([_, _, rx, _, ry, _]: [f64; 6]) -> bool {
     rx != 0.0 || ry != 0.0
 }
 
-/// Sets the coordinates of x and y that are still unknown, and the step of those of one item. A
-/// rotated grid has no coordinates.
-fn set_coordinates(axes: &mut [DescribedAxis], transform: [f64; 6]) {
+/// Sets the coordinates of x and y that are still unknown, and the step of those of one item, in
+/// the unit of their axis. A rotated grid has no coordinates.
+fn set_coordinates(axes: &mut [DescribedAxis], crs: Option<&Crs>, transform: [f64; 6]) {
     if is_rotated(transform) {
         return;
     }
@@ -321,6 +367,9 @@ fn set_coordinates(axes: &mut [DescribedAxis], transform: [f64; 6]) {
             Role::Y => (y0, dy),
             _ => continue,
         };
+        let factor = crs.map_or(1.0, |crs| crs.units_in(axis.units.as_deref()));
+        let corner = corner / factor;
+        let step = step / factor;
         let first = match &axis.coordinates {
             Coordinates::Unknown => corner + step / 2.0,
             Coordinates::Irregular { values } if values.len() == 1 => values[0],

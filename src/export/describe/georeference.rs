@@ -14,7 +14,7 @@ use zarrfs_store::Key;
 /// Maximum number of levels of a pyramid that are looked at.
 const MAX_LEVELS: usize = 64;
 
-/// What attributes of an array and of the groups above it say of its place.
+/// What attributes of an array and of the groups above it state of its place.
 #[derive(Default)]
 pub struct Georeference {
     /// The reference system.
@@ -23,7 +23,7 @@ pub struct Georeference {
     crs_of_product: Option<Crs>,
     /// The other arrays of the pyramid that has the array as a level.
     pub levels: Vec<Key>,
-    /// The groups that say something.
+    /// The groups that state something.
     pub groups: Vec<Key>,
     /// The names of the dimensions along y and x.
     dimensions: Option<[String; 2]>,
@@ -46,7 +46,7 @@ struct Extent {
 }
 
 impl Georeference {
-    /// Collects what is said of the array at `key`, which has these attributes; `above` are the
+    /// Collects what is stated of the array at `key`, which has these attributes; `above` are the
     /// groups above it with theirs, nearest first.
     pub fn find(above: &[(Key, Object)], key: &Key, attributes: &Map<String, Value>) -> Self {
         let mut found = Georeference::default();
@@ -56,36 +56,42 @@ impl Georeference {
                 continue;
             };
             let layout = of_group.get("multiscales").and_then(|of| of.get("layout"));
-            let layout = layout
-                .and_then(Value::as_array)
-                .map_or(&[][..], Vec::as_slice);
-            let level = layout.iter().find(|level| is_level(level, &path));
-            let mut has_said = false;
-            if let Some(level) = level.and_then(Value::as_object) {
-                has_said = true;
-                found.add(level, false);
-                found.levels = levels(layout, level, group, &path);
+            let entries = layout.and_then(Value::as_array).into_iter().flatten();
+            let layout: Vec<&Value> = entries.take(MAX_LEVELS).collect();
+            let assets: Vec<Option<Key>> = layout.iter().map(|level| asset(level)).collect();
+            let own = assets.iter().position(|asset| {
+                asset
+                    .as_ref()
+                    .is_some_and(|asset| *asset == path || *asset == path.parent())
+            });
+            let mut is_source = own.is_some();
+            if let Some(own) = own {
+                if let Some(level) = layout[own].as_object() {
+                    found.add(level, false);
+                }
+                found.levels = levels(&assets, own, group, &path);
             }
-            if *group == key.parent() || level.is_some() {
-                let is_derived = level.is_some_and(|level| level.get("derived_from").is_some());
-                has_said |= found.add(of_group, is_derived);
+            if *group == key.parent() || own.is_some() {
+                // the transform of a pyramid is that of its first level
+                let is_other_level = own.is_some_and(|own| own > 0);
+                is_source |= found.add(of_group, is_other_level);
             }
-            let product = of_group.get("stac_discovery");
-            let product = product.and_then(|product| product.get("properties")?.as_object());
-            if let Some(crs) = product.and_then(reference_system)
+            let product = of_group.get("stac_discovery").and_then(Value::as_object);
+            let properties = product.and_then(|product| product.get("properties")?.as_object());
+            if let Some(crs) = properties.and_then(reference_system)
                 && found.crs_of_product.is_none()
             {
-                has_said = true;
+                is_source = true;
                 found.crs_of_product = Some(crs);
             }
-            if has_said {
+            if is_source {
                 found.groups.push(group.clone());
             }
         }
         found
     }
 
-    /// Adds what these attributes say. Returns whether they say anything.
+    /// Adds what these attributes state. Returns whether they state anything.
     fn add(&mut self, attributes: &Map<String, Value>, is_of_other_level: bool) -> bool {
         let crs = reference_system(attributes);
         let names = either(attributes, "spatial:dimensions", "proj:spatial_dimensions");
@@ -93,7 +99,7 @@ impl Georeference {
             .and_then(|names| attributes::texts(Some(names)))
             .and_then(|names| names.last_chunk::<2>().cloned());
         let extent = extent(attributes, is_of_other_level);
-        let says = crs.is_some() || dimensions.is_some() || extent.is_some();
+        let has_any = crs.is_some() || dimensions.is_some() || extent.is_some();
         if self.crs.is_none() {
             self.crs = crs;
         }
@@ -101,7 +107,7 @@ impl Georeference {
             self.dimensions = dimensions;
         }
         self.extents.extend(extent);
-        says
+        has_any
     }
 
     /// Claims the roles of the dimensions that are named as those of y and x.
@@ -131,11 +137,10 @@ impl Georeference {
     fn transform(&self, axes: &[DescribedAxis]) -> Option<[f64; 6]> {
         let rows = axes.iter().find(|axis| axis.role == Role::Y)?.len;
         let columns = axes.iter().find(|axis| axis.role == Role::X)?.len;
-        let found = self
-            .extents
+        self.extents
             .iter()
-            .find_map(|extent| extent.of_grid(rows, columns));
-        found.filter(|transform| crs::is_transform(*transform))
+            .filter_map(|extent| extent.of_grid(rows, columns))
+            .find(|transform| crs::is_transform(*transform))
     }
 }
 
@@ -218,29 +223,21 @@ fn reference_system(attributes: &Map<String, Value>) -> Option<Crs> {
     ])
 }
 
-/// Returns whether an entry of a layout is the array at `path`, or the group that contains it.
-fn is_level(level: &Value, path: &Key) -> bool {
-    asset(level).is_some_and(|asset| asset == *path || asset == path.parent())
-}
-
 /// Returns the path of the array or group of an entry of a layout.
 fn asset(level: &Value) -> Option<Key> {
     let path = level.get("asset").and_then(json::text)?;
     Key::normalize(path).ok().filter(|path| !path.is_root())
 }
 
-/// Returns the keys of the arrays of the other levels; `own` is the level of the array at `path`.
-fn levels(layout: &[Value], own: &Map<String, Value>, group: &Key, path: &Key) -> Vec<Key> {
-    let others = layout.iter().filter(|level| level.as_object() != Some(own));
-    let is_array = own
-        .get("asset")
-        .and_then(json::text)
-        .is_some_and(|asset| Key::normalize(asset).ok().as_ref() == Some(path));
+/// Returns the keys of the arrays of the other levels than `own`, which has the array at `path` of
+/// the group.
+fn levels(assets: &[Option<Key>], own: usize, group: &Key, path: &Key) -> Vec<Key> {
+    let is_array = assets[own].as_ref() == Some(path);
+    let others = assets.iter().enumerate().filter(|(i, _)| *i != own);
     others
-        .take(MAX_LEVELS)
-        .filter_map(asset)
+        .filter_map(|(_, asset)| asset.as_ref())
         .map(|asset| {
-            let level = group.join_key(&asset);
+            let level = group.join_key(asset);
             if is_array {
                 level
             } else {

@@ -230,16 +230,14 @@ fn transform(transformation: &Value, axes: &mut [ImageAxis], depth: usize) -> bo
         "identity" => true,
         "scale" | "translation" => {
             let vector = attributes::numbers(list).unwrap_or_default();
-            if vector.len() == axes.len() {
-                for (axis, number) in axes.iter_mut().zip(vector) {
-                    if kind == "scale" {
-                        axis.place(number, 0.0);
-                    } else {
-                        axis.place(1.0, number);
-                    }
+            for (axis, number) in axes.iter_mut().zip(&vector) {
+                if kind == "scale" {
+                    axis.place(*number, 0.0);
+                } else {
+                    axis.place(1.0, *number);
                 }
             }
-            true
+            vector.len() == axes.len()
         }
         "affine" => diagonal(list, axes.len()).is_some_and(|rows| {
             for (axis, (factor, shift)) in axes.iter_mut().zip(rows) {

@@ -4,6 +4,7 @@
 use super::super::described::{DescribedAxis, Role};
 use super::coordinates::Coordinate;
 use super::{attributes, ngff};
+use zarrfs_base::json::{Map, Value};
 
 /// The evidence for a role, the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,6 +119,12 @@ fn by_units(units: &str) -> Option<Role> {
         "decibar" | "decibars" | "dbar" | "atm" | "atmosphere" => Some(Role::Z),
         _ => units.contains(" since ").then_some(Role::Time),
     }
+}
+
+/// Returns whether attributes state degrees east or north as the units of coordinates.
+pub fn is_in_degrees(attributes: &Map<String, Value>) -> bool {
+    let units = attributes::line(attributes, "units").unwrap_or_default();
+    is_east(&units) || is_north(&units)
 }
 
 /// Returns whether units are degrees east in one of CF's spellings (4.2).

@@ -9,8 +9,8 @@ use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
 use crate::export::describe::{
-    GridMapping, add_flags, attributes_above, fill_is_missing, grid_mapping, read_strings,
-    with_stated_sign,
+    GridMapping, add_flags, attributes_above, fill_is_missing, grid_mapping, is_in_degrees,
+    read_strings, with_stated_sign,
 };
 use crate::export::{GrowingArrays, ItemForm, axis_names, flat};
 use std::borrow::Cow;
@@ -322,18 +322,30 @@ impl GroupArrays {
         Ok(())
     }
 
-    /// Finds the grid mappings of the arrays of the group at `key`.
+    /// Finds the grid mappings of the arrays of the group at `key`. Any group above it may begin to
+    /// state one.
     fn find_mappings(&mut self, hierarchy: &Hierarchy, key: &Key) {
         let above = attributes_above(hierarchy, &key.join("array"));
-        let mut groups = Vec::new();
+        let groups = above.iter().map(|(group, _)| group);
+        let groups =
+            groups.filter(|key| matches!(hierarchy.find(key), Ok(Some(StoredNode::Group))));
+        let groups: Vec<Key> = groups.filter(|group| *group != key).cloned().collect();
+        let in_degrees: HashSet<String> = self
+            .list
+            .iter()
+            .filter(|member| member.is_coordinate() && is_in_degrees(&member.attributes))
+            .map(|member| member.name().to_string())
+            .collect();
         let mut known: BTreeSet<Arc<GridMapping>> = BTreeSet::new();
         for member in &mut self.list {
+            let names = member.names.iter().flatten();
+            let has_degrees = names.into_iter().any(|name| in_degrees.contains(name));
             let found = grid_mapping(
                 &above,
                 &member.array,
                 &member.attributes,
                 &member.names,
-                &mut groups,
+                has_degrees,
             );
             member.mapping = found.map(|found| match known.get(&found) {
                 Some(known) => known.clone(),
@@ -345,8 +357,6 @@ impl GroupArrays {
                 }
             });
         }
-        groups.sort();
-        groups.dedup();
         self.sources.extend(groups);
     }
 

@@ -2,7 +2,7 @@
 //! tags.
 
 use super::super::described::CrsKind;
-use super::super::raster::Raster;
+use super::super::raster::{Interleave, Raster};
 use super::super::spelling;
 use super::{Described, TagValue, Tags};
 
@@ -12,6 +12,9 @@ const TRANSFORMATION: u16 = 34264;
 const GEO_KEYS: u16 = 34735;
 const GDAL_METADATA: u16 = 42112;
 const GDAL_NODATA: u16 = 42113;
+
+/// Maximum number of samples that are described one by one.
+const MAX_SAMPLES: u64 = 512;
 
 /// Adds the tags that the array has values for.
 pub fn tags(array: &Described, raster: &Raster, tags: &mut Tags) {
@@ -42,7 +45,7 @@ pub fn tags(array: &Described, raster: &Raster, tags: &mut Tags) {
     if let Some(nodata) = spelling::nodata(array) {
         tags.insert(GDAL_NODATA, TagValue::Ascii(nodata.to_string()));
     }
-    if let Some(metadata) = metadata(array) {
+    if let Some(metadata) = metadata(array, raster) {
         tags.insert(GDAL_METADATA, TagValue::Ascii(metadata));
     }
 }
@@ -66,17 +69,20 @@ fn geo_keys(system: Option<(bool, u16)>) -> Vec<u16> {
 /// Returns whether the reference system is geographic, and its EPSG code.
 fn system(array: &Described) -> Option<(bool, u16)> {
     let crs = array.crs.as_ref()?;
-    let code = crs
-        .authority
-        .as_deref()?
-        .strip_prefix("EPSG:")?
-        .parse()
-        .ok()?;
+    let code = match crs.authority.as_deref()? {
+        // WGS 84, too: TIFF has longitudes first
+        "OGC:CRS84" => 4326,
+        authority => authority.strip_prefix("EPSG:")?.parse().ok()?,
+    };
     (crs.kind != CrsKind::Other).then_some((crs.is_geographic(), code))
 }
 
-/// Writes GDAL's XML about a band: scaling, units, title.
-fn metadata(array: &Described) -> Option<String> {
+/// Writes GDAL's XML about each sample of a pixel: scaling, units, title.
+fn metadata(array: &Described, raster: &Raster) -> Option<String> {
+    let samples = match raster.interleave {
+        Interleave::Pixel => raster.bands.min(MAX_SAMPLES),
+        _ => 1,
+    };
     let items = [
         (
             "DESCRIPTION",
@@ -95,9 +101,11 @@ fn metadata(array: &Described) -> Option<String> {
     for (name, role, value) in items {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             let value = spelling::xml(&value);
-            text.push_str(&format!(
-                "  <Item name=\"{name}\" sample=\"0\" role=\"{role}\">{value}</Item>\n"
-            ));
+            for sample in 0..samples {
+                text.push_str(&format!(
+                    "  <Item name=\"{name}\" sample=\"{sample}\" role=\"{role}\">{value}</Item>\n"
+                ));
+            }
         }
     }
     (!text.is_empty()).then(|| format!("<GDALMetadata>\n{text}</GDALMetadata>\n"))
