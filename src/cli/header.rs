@@ -135,7 +135,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
     }
 }
 
-/// The array of which a header is asked, or the part of it.
+/// The array, or the part of it, that a header describes.
 pub struct HeaderSource<'a> {
     pub path: &'a StoreLocation,
     pub store_args: &'a StoreArgs,

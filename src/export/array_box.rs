@@ -117,7 +117,7 @@ impl ArrayBox {
         })
     }
 
-    /// Returns what other programs are told of the box of `array`.
+    /// Returns the description of the box of `array`.
     pub fn describe(&self, array: &Described) -> Described {
         let pairs = array.axes.iter().zip(&self.ranges);
         let axes = pairs

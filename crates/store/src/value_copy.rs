@@ -112,7 +112,7 @@ impl ValueStart {
         offset: u64,
     ) -> Result<Option<u32>> {
         let mut crc = crc32fast::Hasher::new();
-        file.write_all_at(&self.bytes, offset)?;
+        write_at(file, &self.bytes, offset)?;
         crc.update(&self.bytes);
         let mut done = self.bytes.len() as u64;
         let mut part = Vec::new();
@@ -124,10 +124,15 @@ impl ValueStart {
             if !is_same || part.is_empty() {
                 return Ok(None);
             }
-            file.write_all_at(&part, offset + done)?;
+            write_at(file, &part, offset + done)?;
             crc.update(&part);
             done += part.len() as u64;
         }
         Ok((done == self.stat.size).then(|| crc.finalize()))
     }
+}
+
+fn write_at(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
+    let written = file.write_all_at(bytes, offset);
+    written.map_err(|e| Error::from(e).context("the copy"))
 }

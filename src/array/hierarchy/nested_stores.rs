@@ -1,7 +1,7 @@
-//! A layer over a directory of stores that shows what is in an archive `NAME.zarr.zip`, or in a
-//! repository `NAME.icechunk`, as a directory of that name. It is opened when a key in it is asked
-//! for, and closed again when others are used more or memory is short. This module must not know
-//! the content of archives and repositories.
+//! A layer over a directory of stores that shows what is in an archive `NAME.zarr.zip` or
+//! `NAME.ozx`, or in a repository `NAME.icechunk`, as a directory of that name. It is opened when a
+//! key in it is asked for, and closed again when others are used more or memory is short. This
+//! module must not know the content of archives and repositories.
 
 use super::stores::{is_archive_name, is_outside, split_nested};
 use lru::LruCache;

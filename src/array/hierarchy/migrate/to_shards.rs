@@ -17,7 +17,7 @@ use zarrfs_base::memory::Grant;
 use zarrfs_format::dtype::DTypeKind;
 use zarrfs_format::metadata::v3::in_shards::document_in_shards;
 use zarrfs_format::metadata::v3::node::NodeType;
-use zarrfs_format::metadata::{ArrayMetadata, MAX_CONSOLIDATED, ZARR_JSON};
+use zarrfs_format::metadata::{ArrayMetadata, MAX_CONSOLIDATED, V1_ATTRS, V1_META, ZARR_JSON};
 use zarrfs_store::{Key, Replaces, Store, ValuePiece, ValueStart};
 
 /// Maximum decoded size of a shard whose shape is chosen, in bytes: large enough that a thousand
@@ -40,7 +40,7 @@ pub enum ShardShape {
     Lengths(Vec<u64>),
 }
 
-/// What was copied.
+/// The counts of a copy into shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardedCopy {
     /// Number of arrays.
@@ -106,6 +106,7 @@ impl Hierarchy {
         let sharded = copying.check(&nodes.nodes)?;
         let archived = ArchivedNodes::of_keys(nodes.nodes.iter().map(|node| &node.key))?;
         copying.copy_other_values(&archived, &sharded)?;
+        copying.copy_plain_documents(&nodes.nodes)?;
         for node in &nodes.nodes {
             if sharded.contains(&node.key) {
                 copying.copy_chunks(node)?;
@@ -204,6 +205,17 @@ impl ShardedCopying<'_> {
             }
             self.copy_value(key)
         })
+    }
+
+    /// Copies the values at the root that have the names of documents of v1 and are plain files.
+    fn copy_plain_documents(&mut self, nodes: &[MigratedNode]) -> Result<()> {
+        let root = nodes.iter().find(|node| node.key.is_root());
+        for name in [V1_META, V1_ATTRS] {
+            if root.is_none_or(|root| !root.documents.contains(&name)) {
+                self.copy_value(&Key::root().join(name))?;
+            }
+        }
+        Ok(())
     }
 
     /// Copies a value under its key.

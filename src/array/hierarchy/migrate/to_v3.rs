@@ -30,7 +30,7 @@ const V1_DOCUMENTS: [&str; 2] = [V1_ATTRS, V1_META];
 pub(super) struct MigratedNode {
     pub key: Key,
     /// The documents of the old format that it has.
-    documents: Vec<&'static str>,
+    pub documents: Vec<&'static str>,
     /// Whether it has a `zarr.json`, which takes precedence.
     pub has_v3: bool,
     /// Whether its `zarr.json` will be that of a group with consolidated metadata.

@@ -33,7 +33,10 @@ fn content(store: &MemoryStore) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn chunks_become_chunks_of_shards() {
-    let from = opened(store());
+    let source = store();
+    // a plain file with the name of a document of v1
+    source.insert("meta", "notes");
+    let from = opened(source);
     let target = Arc::new(MemoryStore::default());
     let shape = ShardShape::Lengths(vec![4, 4]);
     let copy = copied(&from, target.clone(), &shape).unwrap();
@@ -58,6 +61,7 @@ fn chunks_become_chunks_of_shards() {
         "g/h/zarr.json",
         "g/notes.txt",
         "g/zarr.json",
+        "meta",
         "plain/file",
         "zarr.json",
     ];
