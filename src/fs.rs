@@ -550,7 +550,8 @@ impl Change<'_> {
     pub fn flush(&self, handle: u64) -> Result<()> {
         let file = self.files.get(handle)?;
         self.truncations.closed(file.inode(), handle);
-        file.flush(self)
+        let stored = file.flush(self);
+        self.restore_rows(file.inode(), handle).and(stored)
     }
 
     /// Stores everything written through an open file, and makes it durable.

@@ -10,6 +10,11 @@
 //!
 //! In a mount with `--resize` the array itself gets the size of `data.raw`; the record only says
 //! that gaps are zeros, where the rows that are added to an array otherwise hold the fill value.
+//!
+//! **GDAL creates a file in two steps**: it truncates the file, writes two zero bytes and closes it,
+//! then opens it again, takes the size from the header, and writes the rows. Two zero bytes that are
+//! less than a row, or less than a physical value, are therefore no data if nothing else is written
+//! before the close: an array that is resized gets the rows back that it had.
 
 use super::files::flat::holes::stored_chunks;
 use super::files::{OpenFile, Seek};
@@ -40,6 +45,9 @@ const PROBES: u64 = 256;
 /// Maximum number of parts of a chunk written at a time.
 const MAX_PARTS: usize = 4096;
 
+/// What GDAL writes to a file that it creates and will open again.
+const MARK: [u8; 2] = [0, 0];
+
 /// The truncated files of a mount.
 #[derive(Default)]
 pub struct Truncations {
@@ -64,6 +72,20 @@ struct Truncation {
     /// Protects nothing: held while the file is written, since another write must not come into a
     /// gap that is filled.
     writing: Arc<Mutex<()>>,
+    mark: Mark,
+    /// The size to which an array returns that was resized, if nothing but the mark was written.
+    before: u64,
+}
+
+/// Whether a truncated file holds the bytes that GDAL writes first, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// They would be data, or other bytes were written.
+    Data,
+    /// Nothing was written.
+    Expected,
+    /// They were written, and are not in the array.
+    Held,
 }
 
 impl Truncations {
@@ -109,6 +131,19 @@ impl Truncations {
 
     /// Records that a file was truncated to `end` bytes of `whole` through an open file.
     fn truncated(&self, inode: u64, handle: u64, end: Option<u64>, whole: u64) {
+        self.truncated_from(inode, handle, end, (whole, 0), Mark::Data);
+    }
+
+    /// Records a truncation as [`Truncations::truncated`] does, of a file that had `before` bytes
+    /// and in which GDAL's mark may be expected.
+    fn truncated_from(
+        &self,
+        inode: u64,
+        handle: u64,
+        end: Option<u64>,
+        (whole, before): (u64, u64),
+        mark: Mark,
+    ) {
         let mut files = lock(&self.files);
         let new = Truncation {
             end,
@@ -116,9 +151,12 @@ impl Truncations {
             owners: Vec::new(),
             closing: None,
             writing: Arc::default(),
+            mark,
+            before,
         };
         let file = files.entry(inode).or_insert(new);
         (file.end, file.closing) = (end, None);
+        file.mark = mark;
         if !file.owners.contains(&handle) {
             file.owners.push(handle);
         }
@@ -137,6 +175,32 @@ impl Truncations {
             files.remove(&inode);
             self.count.store(files.len(), Ordering::Release);
         }
+    }
+
+    /// Records a write to a truncated file, and returns the mark that was there before it, and that
+    /// there is now.
+    fn write_mark(&self, inode: u64, offset: u64, data: &[u8]) -> (Mark, Mark) {
+        let marks = self.with(inode, |file| {
+            let before = file.mark;
+            file.mark = if before == Mark::Expected && offset == 0 && data == MARK {
+                Mark::Held
+            } else {
+                Mark::Data
+            };
+            (before, file.mark)
+        });
+        marks.unwrap_or((Mark::Data, Mark::Data))
+    }
+
+    /// Returns the size to which a file returns that is closed with nothing but the mark.
+    fn take_mark(&self, inode: u64, handle: u64) -> Option<u64> {
+        self.with(inode, |file| {
+            let is_marked = file.mark == Mark::Held && file.owners.contains(&handle);
+            is_marked.then(|| {
+                file.mark = Mark::Data;
+                file.before
+            })
+        })?
     }
 
     /// Records that a descriptor of an open file was closed, perhaps not the last one.
@@ -294,6 +358,19 @@ impl Change<'_> {
         let Some(_writing) = writing else {
             return Ok(None);
         };
+        let is_held = self.truncations.with(inode, |file| file.mark == Mark::Held);
+        if is_held == Some(true) && mode.wait == Wait::Never {
+            return Ok(None);
+        }
+        match self.truncations.write_mark(inode, offset, data) {
+            (_, Mark::Held) => {
+                self.truncations.reached(inode, data.len() as u64);
+                return Ok(Some(data.len()));
+            }
+            // it was data
+            (Mark::Held, _) if offset > 0 => drop(file.write(self, 0, &MARK, mode)?),
+            _ => {}
+        }
         if let Some(gap) = self
             .truncations
             .gap_before(inode, offset, self.options.resize)
@@ -371,7 +448,14 @@ impl Change<'_> {
                 _ => {}
             }
             if let Some((handle, _)) = through.filter(|_| size < whole || size == 0) {
-                self.truncations.truncated(inode, handle, None, u64::MAX);
+                let mark = if size == 0 && self.takes_mark(node)? {
+                    Mark::Expected
+                } else {
+                    Mark::Data
+                };
+                let sizes = (u64::MAX, whole);
+                self.truncations
+                    .truncated_from(inode, handle, None, sizes, mark);
             }
             return Ok(());
         }
@@ -386,7 +470,14 @@ impl Change<'_> {
         }
         let end = self.truncations.end(inode).unwrap_or(whole);
         if size < end {
-            self.truncations.truncated(inode, handle, Some(size), whole);
+            let is_marked = size == 0 && matches!(node, Node::ViewFile(_, View::Unpacked, _));
+            let mark = if is_marked {
+                Mark::Expected
+            } else {
+                Mark::Data
+            };
+            self.truncations
+                .truncated_from(inode, handle, Some(size), (whole, 0), mark);
         } else if size > end {
             let writing = self
                 .truncations
@@ -397,6 +488,34 @@ impl Change<'_> {
             self.truncations.reached(inode, size);
         }
         Ok(())
+    }
+
+    /// Returns whether GDAL's mark is less than a row, or a physical value, of an array.
+    fn takes_mark(&self, node: &Node) -> Result<bool> {
+        let Node::Flat(key) = node else {
+            return Ok(matches!(node, Node::ViewFile(..)));
+        };
+        let array = self.tree.array(key)?;
+        let metadata = array.metadata();
+        let rows = metadata.shape.iter().skip(1);
+        let row = rows.fold(metadata.dtype.size() as u64, |n, &len| {
+            n.saturating_mul(len)
+        });
+        Ok(row > MARK.len() as u64)
+    }
+
+    /// Gives an array the rows back that it had before GDAL has created its flat bytes, which are
+    /// being closed.
+    pub(super) fn restore_rows(&self, inode: u64, handle: u64) -> Result<()> {
+        let before = self.truncations.take_mark(inode, handle);
+        let Some(size) = before.filter(|_| self.options.resize) else {
+            return Ok(());
+        };
+        match &*self.tree.node(inode)? {
+            Node::Flat(key) => self.truncate(key, size, Added::FillValue),
+            Node::ViewFile(key, ..) => self.truncate_view(key, size, Added::FillValue),
+            _ => Ok(()),
+        }
     }
 
     /// Ends the truncation of a file that is about to be released: it has its whole size again. The

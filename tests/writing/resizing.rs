@@ -4,7 +4,7 @@
 //! A new mount and zarr-python read the results.
 
 use crate::support::array::{TestArray, pattern};
-use crate::support::{Mount, env_path};
+use crate::support::{self, Mount, env_path, run_python};
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -252,6 +252,44 @@ fn concurrent_appends_are_all_kept() {
             "{writer}"
         );
     }
+}
+
+/// GDAL truncates the file, writes two zero bytes, closes it, and opens it again to write the rows
+/// that the header states. The header of a view is accepted, and not stored.
+#[test]
+fn gdal_creates_the_flat_bytes_of_an_array_and_its_views() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
+        return;
+    };
+    for options in [&[][..], &["--resize"]] {
+        let store = tempfile::tempdir().unwrap();
+        let script = "created_by_gdal.py";
+        run_python(&python, script, &[Path::new("make"), store.path()]);
+        let mount = Mount::new(store.path(), &[&["--views", "all"], options].concat());
+        let write = [Path::new("write"), mount.path(), store.path()];
+        run_python(&python, script, &write);
+        mount.assert_no_problem();
+    }
+}
+
+/// Two zero bytes are data unless the file is closed after them.
+#[test]
+fn zeros_after_a_truncation_are_data_if_more_follows() {
+    let store = tempfile::tempdir().unwrap();
+    array(store.path(), 7);
+    let mount = Mount::new(store.path(), &["--resize"]);
+    let path = mount.join("a/data.raw");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(&[0, 0], 0).unwrap();
+    file.write_all_at(&[1, 0], 2).unwrap();
+    support::close(file).unwrap();
+    let row = [&[0, 0, 1, 0][..], &[2, 1].repeat(10)].concat();
+    assert_eq!(fs::read(&path).unwrap(), row);
+    fs::write(&path, [0, 0]).unwrap();
+    assert_eq!(shape(store.path()), json!([1, 12]));
+    assert_eq!(fs::read(&path).unwrap(), [2, 1].repeat(12));
+    fs::write(&path, b"").unwrap();
+    assert_eq!(shape(store.path()), json!([0, 12]));
 }
 
 #[test]
