@@ -3,7 +3,7 @@
 //! box is where it lies in the array.
 
 use super::describe::describe_values;
-use super::{Coordinates, Described, DescribedAxis, ImageInfo};
+use super::{Coordinates, Described, DescribedAxis, ImageInfo, Role};
 use crate::array::Array;
 use crate::array::hierarchy::Hierarchy;
 use crate::cache::Cache;
@@ -127,10 +127,31 @@ impl ArrayBox {
             axes: axes.collect(),
             image: array.image.clone().map(|image| self.image(image)),
             metadata: self.metadata(&array.metadata),
-            values: None,
-            is_view: true,
-            ..array.clone()
+            geotransform: array.geotransform.map(|t| self.moved(array, t)),
+            ..array.of_view()
         }
+    }
+
+    /// Returns GDAL's geotransform of the box of `array`, whose geotransform this is.
+    fn moved(&self, array: &Described, transform: [f64; 6]) -> [f64; 6] {
+        let [x, dx, row_dx, y, column_dy, dy] = transform;
+        let columns = self.start_along(array, Role::X);
+        let rows = self.start_along(array, Role::Y);
+        [
+            x + columns * dx + rows * row_dx,
+            dx,
+            row_dx,
+            y + columns * column_dy + rows * dy,
+            column_dy,
+            dy,
+        ]
+    }
+
+    /// Returns the index of the first item along the axis with a role.
+    fn start_along(&self, array: &Described, role: Role) -> f64 {
+        let mut pairs = array.axes.iter().zip(&self.ranges);
+        let found = pairs.find(|(axis, _)| axis.role == role);
+        found.map_or(0.0, |(_, range)| range.range.start as f64)
     }
 
     /// Describes the box of an array by its values, as [`describe_values`] describes an array.
@@ -239,20 +260,20 @@ fn outside(index: &str, len: u64) -> Error {
 
 /// Returns an axis of the items in a range.
 fn cut_axis(axis: &DescribedAxis, cut: &BoxRange) -> DescribedAxis {
+    let range = cut.range.start as usize..cut.range.end as usize;
+    let labels = axis.labels.get(range.clone()).unwrap_or_default();
     let coordinates = match &axis.coordinates {
         Coordinates::Unknown => Coordinates::Unknown,
         Coordinates::Regular { first, step } => Coordinates::Regular {
             first: first + cut.range.start as f64 * step,
             step: *step,
         },
-        Coordinates::Irregular { values } => {
-            let range = cut.range.start as usize..cut.range.end as usize;
-            coordinates_of(values.get(range).unwrap_or_default())
-        }
+        Coordinates::Irregular { values } => coordinates_of(values.get(range).unwrap_or_default()),
     };
     DescribedAxis {
         len: cut.count(),
         coordinates,
+        labels: labels.into(),
         ..axis.clone()
     }
 }

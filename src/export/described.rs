@@ -326,6 +326,17 @@ impl Described {
         }
     }
 
+    /// Returns the same description, of a view that does not stand beside the other arrays.
+    pub fn of_view(&self) -> Self {
+        Described {
+            values: None,
+            is_view: true,
+            geolocation: None,
+            overviews: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// Returns the size of the flat array in bytes.
     pub fn size(&self) -> u64 {
         self.metadata.flat_size()

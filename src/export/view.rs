@@ -136,12 +136,7 @@ impl ArrayView {
             axes,
             image,
             metadata,
-            values: None,
-            is_view: true,
-            // a view is not beside them
-            geolocation: None,
-            overviews: Vec::new(),
-            ..array.clone()
+            ..array.of_view()
         };
         let ItemForm::Unpacked(packing) = &self.form else {
             return shown;

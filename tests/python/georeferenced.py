@@ -31,10 +31,11 @@ class Expected:
         self.folder = os.path.join(folder, "expected")
         os.makedirs(self.folder, exist_ok=True)
 
-    def add(self, store, path, bands, crs, transform, files=ALL, overviews=()):
+    def add(self, store, path, bands, crs, transform, files=ALL, overviews=(), scale=1):
         name = f"{store}-{path.replace('/', '-')}"
         np.save(os.path.join(self.folder, name + ".npy"), bands)
-        fields = {"path": path, "crs": crs, "transform": transform, "files": files, "overviews": list(overviews)}
+        fields = {"path": path, "crs": crs, "transform": transform, "files": files, "overviews": list(overviews),
+                  "scale": scale}
         with open(os.path.join(self.folder, name + ".json"), "w") as file:
             json.dump(fields, file)
 
@@ -73,7 +74,8 @@ def make(folder):
         three = xarray.DataArray(values, {"band": np.arange(len(values)), **coordinates}, ["band", "y", "x"])
         return three.rio.write_crs(crs)
 
-    # orders of dimensions
+    # orders of dimensions; xarray would divide by a scale_factor of the encoding
+    packed_with = {"scale_factor": 0.5, "add_offset": 3.0, "units": "K"}
     for name, order, files in [
         ("sequential", ["band", "y", "x"], ALL),
         ("by_line", ["y", "band", "x"], NO_TIFF),
@@ -82,7 +84,8 @@ def make(folder):
         ("columns_first", ["x", "band", "y"], VRT),
     ]:
         values = bands(rng, 3)
-        write(name, array(values, centers(NORTH_UP)).transpose(*order), values, UTM, NORTH_UP, files)
+        packed = array(values, centers(NORTH_UP)).transpose(*order).assign_attrs(packed_with)
+        write(name, packed, values, UTM, NORTH_UP, files, scale=0.5)
 
     # what a grid mapping says without coordinates
     for name, transform, files in [
@@ -115,6 +118,11 @@ def make(folder):
     })).to_zarr(store, group="goes", mode="w", consolidated=False)
     d = step * height
     expected.add("cf", "goes/v", values.view("u2"), goes.to_wkt(), (d, 0.0, -d / 2, 0.0, -d, d / 2))
+
+    one_row = xarray.DataArray(values[:, :1], {"x": kilometers["x"], "y": ("y", [5100.035], {"units": "km"})},
+                               ["band", "y", "x"])
+    placed = one_row.rio.write_crs(UTM).rio.write_transform(rasterio.Affine(*NORTH_UP))
+    write("row_in_kilometers", placed, values[:, :1], UTM, NORTH_UP)
 
     # each pixel has a longitude and a latitude
     y, x = np.mgrid[0:ROWS, 0:COLUMNS].astype("f8")
@@ -152,6 +160,8 @@ def geozarr(folder):
         ("nodes", {}, named | code | of_nodes | {"spatial:transform": nodes}),
         ("bounds_of_nodes", code, {"spatial:dimensions": named["spatial:dimensions"], "spatial:bbox": node_box} | of_nodes),
         ("projjson", {}, named | {"proj:projjson": projjson}),
+        # a statement that places nothing hides none that does
+        ("useless_bounds", code | named, {"spatial:bbox": [5, 5, 5, 5]}),
     ]:
         group = root.create_group(name, attributes=of_group)
         values = bands(rng, 2)
@@ -161,6 +171,24 @@ def geozarr(folder):
         # the PROJJSON is none that GDAL accepts, and ENVI does not have it
         files = ["data.tif"] if name == "projjson" else ALL
         expected.add("geozarr", f"{name}/v", values, UTM, NORTH_UP, files)
+
+    # codes of which only ranges tell what they are, and unlike scales of samples
+    for name, crs in [("lambert", "EPSG:2154"), ("nad83", "EPSG:4269"), ("crs84", "OGC:CRS84")]:
+        values = bands(rng, 1)[0]
+        array = root.create_array(f"codes/{name}", shape=values.shape, chunks=values.shape, dtype=values.dtype,
+                                  attributes=named | {"proj:code": crs}, dimension_names=["northing", "easting"])
+        array[:] = values
+        crs = "EPSG:4326" if name == "crs84" else crs
+        expected.add("geozarr", f"codes/{name}", values[None], crs, NORTH_UP, ["data.vrt", "data.tif"])
+
+    # levels that are none: another number of bands, of no rows, transposed
+    for name, shapes in [("fewer_bands", [(2, 4, 6), (1, 2, 3)]), ("no_rows", [(2, 4, 6), (2, 0, 3)])]:
+        layout = [{"asset": str(level)} for level in range(2)]
+        group = root.create_group(name, attributes=named | code | {"multiscales": {"layout": layout}})
+        for level, shape in enumerate(shapes):
+            group.create_array(str(level), shape=shape, chunks=(1, 2, 3), dtype="i2",
+                               dimension_names=["band", "northing", "easting"])
+        expected.add("geozarr", f"{name}/0", np.zeros(shapes[0], "i2"), UTM, NORTH_UP)
 
     # a pyramid of groups and one of arrays
     levels = [bands(rng, 2)]
@@ -225,6 +253,7 @@ def read(mount, folder, store):
                     found_at, expected_at = (warp.transform(crs, UTM, *point) for crs in (shown.crs, fields["crs"]))
                     assert np.isfinite(expected_at).all() and np.allclose(found_at, expected_at, atol=1e-3), what
                 assert np.allclose(tuple(shown.transform)[:6], transform, rtol=1e-12, atol=1e-9), (what, shown.transform)
+                assert set(shown.scales) == {fields["scale"]}, (what, shown.scales)
                 if name == "data.vrt":
                     factors = shown.overviews(1)
                     assert len(factors) == len(fields["overviews"]), (what, factors)
@@ -244,7 +273,7 @@ def read(mount, folder, store):
                                 np.testing.assert_array_equal(small.asarray(), values[band, ::step, ::step], what)
                 count += 1
         # the grid mapping of a convention that netCDF's readers do not know; unsigned integers are in CDF-5
-        if store == "geozarr" and not fields["path"].startswith("projjson"):
+        if store == "geozarr" and not fields["path"].startswith(("projjson", "codes")):
             group, name = os.path.split(fields["path"])
             with rasterio.open(f"netcdf:{os.path.join(mount, group, 'dataset.nc')}:{name}") as shown:
                 what = f"{fields['path']} in dataset.nc"

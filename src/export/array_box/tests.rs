@@ -146,6 +146,19 @@ fn channels_of_an_image_are_those_of_the_box() {
     assert_eq!(none.name.as_deref(), Some("image"));
 }
 
+#[test]
+fn a_box_of_a_rotated_grid_lies_where_it_lies_in_the_array() {
+    let mut array = Described {
+        geotransform: Some([100.0, 3.0, 4.0, 200.0, 4.0, -3.0]),
+        ..testing::geographic()
+    };
+    array.axes[0].labels = ["a", "b", "c", "d"].map(String::from).into();
+    let shown = parsed("1:3,2:,1:", &[4, 6, 10]).describe(&array);
+    let expected = [100.0 + 3.0 + 8.0, 3.0, 4.0, 200.0 + 4.0 - 6.0, 4.0, -3.0];
+    assert_eq!(shown.geotransform, Some(expected));
+    assert_eq!(*shown.axes[0].labels, ["b", "c"].map(String::from));
+}
+
 proptest! {
     #[test]
     fn runs_are_the_items_between_the_bounds(

@@ -300,6 +300,31 @@ fn missing_coordinates_are_inherited() {
     assert_eq!(variables(&header(&h, "a")), ["Short t(x=4)"]);
 }
 
+/// The properties of a product are those of STAC's projection extension; a group above that states
+/// nothing may begin to.
+#[test]
+fn the_reference_system_of_a_product_is_that_of_its_grids() {
+    let named = dims(&["y", "x"]);
+    let axis = |units: &str| format!(r#"{{"_ARRAY_DIMENSIONS":["x"],"units":"{units}"}}"#);
+    let (store, h) = hierarchy(&[
+        ("p/g/v", "\"<i2\"", &[2, 3], &named),
+        ("p/g/x", "\"<f8\"", &[3], &axis("m")),
+        ("p/d/v", "\"<i2\"", &[2, 3], &named),
+        ("p/d/x", "\"<f8\"", &[3], &axis("degrees_east")),
+    ]);
+    store.insert("p/.zgroup", r#"{"zarr_format":2}"#);
+    let cache = Cache::new(1 << 20, Arc::default());
+    let key = Key::normalize("p/g").unwrap();
+    let file = dataset(&h, &cache, &key, &NetcdfOptions::default()).unwrap();
+    assert!(file.sources.contains(&Key::normalize("p").unwrap()));
+    assert!(!variables(&header(&h, "p/g")).contains(&"Int crs()".to_string()));
+    let product = r#"{"stac_discovery":{"properties":{"proj:epsg":32633}}}"#;
+    store.insert("p/.zattrs", product);
+    assert!(variables(&header(&h, "p/g")).contains(&"Int crs()".to_string()));
+    // longitudes are those of WGS 84
+    assert!(!variables(&header(&h, "p/d")).contains(&"Int crs()".to_string()));
+}
+
 // GDAL's Zarr driver, "SRS encoding"; CF conventions, 5.6: "a grid mapping variable ... is of
 // arbitrary type since it contains no data"
 #[test]

@@ -1,6 +1,7 @@
 use super::super::described::{Coordinates, Crs, CrsKind, DescribedAxis, MetadataNumber, Role};
 use super::super::testing;
 use super::*;
+use zarrfs_store::Key;
 
 /// A reader of TIFF files, by TIFF 6.0 and the design of BigTIFF.
 struct Read {
@@ -205,6 +206,28 @@ fn large_files_are_bigtiff() {
     );
     assert_eq!(longs(&pages[2], STRIP_BYTE_COUNTS), [1 << 32]);
     assert_eq!(text(&pages[0], DESCRIPTION), "ImageJ=1.53t\nimages=3\n");
+}
+
+#[test]
+fn overviews_leave_the_file_short_enough() {
+    let overview = |len: u64| Overview {
+        key: Key::normalize("group/level").unwrap(),
+        metadata: testing::metadata("\"|u1\"", &[len, len]).into(),
+    };
+    let base = 1 << 30;
+    let huge = Described {
+        overviews: (1..9).map(|n| overview(base - n)).collect(),
+        ..testing::plain("|u1", &[base, base])
+    };
+    let file = file(&huge);
+    assert!(file.size() > 1 << 62 && file.size() + huge.size() <= i64::MAX as u64);
+    let pages = Read::new(header(&huge)).directories();
+    assert_eq!(pages[0][&SUB_IFDS].1.len(), 6 * 8);
+    let many = Described {
+        overviews: vec![overview(1), overview(1)],
+        ..testing::plain("|u1", &[40_000, 2, 2])
+    };
+    assert_eq!(overviews(&many).len(), 1);
 }
 
 #[test]
