@@ -11,10 +11,10 @@
 //! In a mount with `--resize` the array itself gets the size of `data.raw`; the record only says
 //! that gaps are zeros, where the rows that are added to an array otherwise hold the fill value.
 //!
-//! **GDAL creates a file in two steps**: it truncates the file, writes two zero bytes and closes it,
-//! then opens it again, takes the size from the header, and writes the rows. Two zero bytes that are
-//! less than a row, or less than a physical value, are therefore no data if nothing else is written
-//! before the close: an array that is resized gets the rows back that it had.
+//! **GDAL creates a file in two steps**: it truncates the file, writes two zero bytes and closes
+//! it, then opens it again, takes the size from the header, and writes the rows. Two zero bytes
+//! that are less than a row, or less than a physical value, are therefore no data if nothing else
+//! is written before the close: an array that is resized gets the rows back that it had.
 
 use super::files::flat::holes::stored_chunks;
 use super::files::{OpenFile, Seek};

@@ -1,8 +1,8 @@
 //! Compares a group's netCDF file with a file that another program wrote in its place: checks that
 //! the layout is the same, and lists the attributes that differ. Each attribute returns to its
 //! former JSON form, such as a list or nested JSON. Attributes that exist only in the file, or that
-//! come from the arrays' metadata, cannot be changed. What CDO changes of them says nothing new, and
-//! changes nothing: it repeats `_FillValue` as `missing_value`, and drops that of coordinates.
+//! come from the arrays' metadata, cannot be changed. What CDO changes of them says nothing new,
+//! and changes nothing: it repeats `_FillValue` as `missing_value`, and drops that of coordinates.
 
 use super::attributes::{LEFT_OUT, is_bookkeeping};
 use super::classic::{Attribute, ClassicDimension, ClassicHeader, Type, Variable};

@@ -199,9 +199,10 @@ pub(super) fn inode(directory: bool, path: &str) -> u64 {
     u64::from(number).max(ROOT_INODE + 1)
 }
 
-/// Returns a number of two bits that is smaller for what programs should copy first. `cp` copies the
-/// names of a directory in the order of inode numbers. A container of a group that comes before the
-/// arrays, and files of an array that come before its document, are accepted (`fs::early_files`).
+/// Returns a number of two bits that is smaller for what programs should copy first. `cp` copies
+/// the names of a directory in the order of inode numbers. A container of a group that comes before
+/// the arrays, and files of an array that come before its document, are accepted: see
+/// `fs::early_files`.
 fn copied_in_turn(path: &str) -> u32 {
     let name = path.rsplit('/').next().unwrap_or(path);
     if GroupFormat::of_name(name).is_some() {
