@@ -294,7 +294,7 @@ pub fn of_wkt(wkt: String) -> Crs {
 
 /// Returns the first two items of the first object of a WKT that `is_wanted`, which gets the
 /// keywords of the objects around it and its own: `AUTHORITY["EPSG","4326"]`.
-fn object<'a>(wkt: &'a str, is_wanted: fn(&[&str], &str) -> bool) -> Option<[&'a str; 2]> {
+fn object(wkt: &str, is_wanted: fn(&[&str], &str) -> bool) -> Option<[&str; 2]> {
     let mut parents: Vec<&str> = Vec::new();
     let mut quoted = false;
     for (at, c) in wkt.char_indices() {
