@@ -2,7 +2,6 @@
 //! missing value, scaling. `describe` makes it from metadata, and the formats write it; this module
 //! knows neither.
 
-use super::units;
 use std::fmt;
 use std::sync::Arc;
 use zarrfs_base::json::Object;
@@ -228,27 +227,6 @@ impl Crs {
     /// Returns whether x and y are longitude and latitude in degrees.
     pub fn is_geographic(&self) -> bool {
         self.kind == CrsKind::Geographic
-    }
-
-    /// Returns the number of units of x and y in a unit of an axis; 1 if one of them is not known.
-    /// Systems of which only a code is known count meters if the axis does, too.
-    pub fn units_in(&self, unit: Option<&str>) -> f64 {
-        let Some(unit) = unit else {
-            return 1.0;
-        };
-        if let Some(height) = self.perspective_height
-            && units::is_radian(unit)
-        {
-            return height;
-        }
-        let Some(length) = units::length(unit).filter(|_| self.kind == CrsKind::Projected) else {
-            return 1.0;
-        };
-        let is_metric = length.symbol.ends_with('m');
-        match self.unit.or(is_metric.then_some(1.0)) {
-            Some(meters) => length.size / meters,
-            None => 1.0,
-        }
     }
 }
 

@@ -5,6 +5,7 @@
 use super::calendar::TimeScale;
 use super::described::{Described, DescribedAxis, Role};
 use super::spelling;
+use super::units;
 use zarrfs_format::metadata::ArrayMetadata;
 
 /// An array as a raster; an array of one dimension is one row.
@@ -184,7 +185,7 @@ fn placed(array: &Described, dimension: usize) -> Option<(f64, f64)> {
     let axis = &array.axes[dimension];
     let (center, step) = spelling::spacing(axis)?;
     let unit = axis.units.as_deref();
-    let factor = array.crs.as_ref().map_or(1.0, |crs| crs.units_in(unit));
+    let factor = units::in_system(array.crs.as_ref(), unit);
     let step = step * factor;
     let edge = center * factor - step / 2.0;
     let is_placed = edge.is_finite() && step.is_finite() && step != 0.0;

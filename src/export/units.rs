@@ -1,6 +1,7 @@
 //! Units of length and time in the spellings of UDUNITS, which CF and OME-NGFF use, and the symbols
 //! that other formats have for them. This module knows no format.
 
+use super::described::{Crs, CrsKind};
 use super::spelling;
 
 /// No prefix and SI's prefixes, with their symbols and powers of ten.
@@ -77,6 +78,27 @@ pub fn time(text: &str) -> Option<Unit> {
 /// Returns whether the unit is a radian.
 pub fn is_radian(text: &str) -> bool {
     matches!(singular(text), "radian" | "rad")
+}
+
+/// Returns the number of units of x and y of a reference system in a unit of an axis; 1 if one of
+/// them is not known. Systems of which only a code is known count meters if the axis is metric.
+pub fn in_system(crs: Option<&Crs>, unit: Option<&str>) -> f64 {
+    let Some((crs, unit)) = crs.zip(unit) else {
+        return 1.0;
+    };
+    if let Some(height) = crs.perspective_height
+        && is_radian(unit)
+    {
+        return height;
+    }
+    let Some(length) = length(unit).filter(|_| crs.kind == CrsKind::Projected) else {
+        return 1.0;
+    };
+    let is_metric = length.symbol.ends_with('m');
+    match crs.unit.or(is_metric.then_some(1.0)) {
+        Some(meters) => length.size / meters,
+        None => 1.0,
+    }
 }
 
 /// Drops the ending of a plural. Symbols keep theirs.

@@ -3,6 +3,7 @@
 //! driver assumes.
 
 use super::super::described::{Coordinates, Crs, CrsKind, DescribedAxis, Role};
+use super::super::units;
 use super::{attributes, nearest_array, projection, role};
 use crate::array::hierarchy::Hierarchy;
 use zarrfs_base::json::{self, Map, Value};
@@ -367,7 +368,7 @@ fn set_coordinates(axes: &mut [DescribedAxis], crs: Option<&Crs>, transform: [f6
             Role::Y => (y0, dy),
             _ => continue,
         };
-        let factor = crs.map_or(1.0, |crs| crs.units_in(axis.units.as_deref()));
+        let factor = units::in_system(crs, axis.units.as_deref());
         let corner = corner / factor;
         let step = step / factor;
         let first = match &axis.coordinates {
