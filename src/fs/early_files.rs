@@ -38,8 +38,9 @@ impl Fs {
     /// Returns whether a lookup by a thread that copies must not find `name`: see `fs::copies`.
     pub(super) fn is_missing_to_copy(&self, directory: &Key, name: &str, thread: u32) -> bool {
         let hierarchy = self.tree.hierarchy();
-        // chunks exist as soon as `data.raw` was copied
-        (self.is_generated_name(name) || is_chunk_like(name))
+        // chunks exist as soon as `data.raw` was copied, attributes with its extended attributes
+        let may_exist = is_chunk_like(name) || MetadataFile::of_name(name).is_some();
+        (self.is_generated_name(name) || may_exist)
             && (!hierarchy.is_unmarked(directory) || hierarchy.cached_array(directory).is_some())
             && self.copies.takes_for_missing(directory, thread, name)
     }
