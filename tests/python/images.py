@@ -286,10 +286,10 @@ def bioformats(mount, store, jar):
     def check_image(image, at):
         path = os.path.join(at, "data.tif")
         with tempfile.TemporaryDirectory() as folder:
-            tool("ImageConverter", path, os.path.join(folder, "out.tif"))
+            tool("ImageConverter", "-series", "0", path, os.path.join(folder, "out.tif"))
             found = tifffile.imread(os.path.join(folder, "out.tif")).reshape(image.shape)
         same("values", found.astype(found.dtype.newbyteorder("=")), image.values().astype(found.dtype.newbyteorder("=")))
-        [pixels] = [i.pixels for i in ome_types.from_xml(tool("ImageInfo", "-nopix", "-omexml-only", path)).images]
+        [pixels] = [i.pixels for i in ome_types.from_xml(tool("ImageInfo", "-nopix", "-noflat", "-omexml-only", path)).images]
         same("order", pixels.dimension_order.value, image.order())
         same("sizes", [getattr(pixels, f"size_{a}") for a in "xyzct"], [image.size(a) for a in "xyzct"])
         if image.space:
