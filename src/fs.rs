@@ -273,8 +273,8 @@ impl Fs {
         self.concurrency
     }
 
-    /// Fails if the mount is read-only.
-    fn writable(&self) -> Result<()> {
+    /// Returns an error if the mount is read-only.
+    pub fn writable(&self) -> Result<()> {
         if self.options.read_only {
             Err(Error::new(Kind::ReadOnly, "the mount is read-only"))
         } else {

@@ -28,6 +28,7 @@ use coordinates::Coordinate;
 use coordinates::flat_range;
 pub use coordinates::{check_values, flat, max_chunks, time_unit};
 use georeference::Georeference;
+pub use ngff::ome_attribute;
 #[cfg(test)]
 pub use numbers::attribute_nodata as nodata_of_attributes;
 pub use numbers::{fill_is_missing, is_number, parse_float, with_other_sign, with_stated_sign};
@@ -317,8 +318,8 @@ pub struct GridMapping {
 }
 
 /// Returns the grid mapping of an array with these attributes and names of dimensions, if GDAL's
-/// `_CRS` or GeoZarr states it and the array has none; `above` are the groups above it. The system
-/// of the product that contains the array is not that of coordinates `in_degrees`.
+/// `_CRS` or GeoZarr states it and the array has none; `above` are the groups above it. Coordinates
+/// `in_degrees` are not in the system of the product that contains the array.
 pub fn grid_mapping(
     above: &[(Key, Object)],
     array: &Array,

@@ -2,6 +2,7 @@
 //! `well` of the groups below it state them, a line each. This module knows no other format.
 
 use super::Composite;
+use super::describe::ome_attribute;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{self, Map, Value};
@@ -19,7 +20,7 @@ const COLUMNS: &str = "row\tcolumn\tfield\tacquisition\timage\n";
 
 /// Returns whether a group with these attributes is a plate.
 pub fn is_plate(attributes: &Map<String, Value>) -> bool {
-    member(attributes, "plate").is_some_and(Value::is_object)
+    ome_attribute(attributes, "plate").is_some_and(Value::is_object)
 }
 
 /// Makes the file of the plate at `key`. Columns are separated by tabs; the last one is the path of
@@ -32,7 +33,7 @@ pub fn is_plate(attributes: &Map<String, Value>) -> bool {
 pub fn file(hierarchy: &Hierarchy, key: &Key) -> Result<Composite> {
     let attributes = hierarchy.attributes(key)?;
     let no_plate = || Error::unsupported("the group is no plate of OME-NGFF").context(key);
-    let plate = member(&attributes, "plate").ok_or_else(no_plate)?;
+    let plate = ome_attribute(&attributes, "plate").ok_or_else(no_plate)?;
     let [rows, columns] = ["rows", "columns"].map(|name| names(plate, name));
     let wells = plate.get("wells").and_then(Value::as_array);
     let mut file = Composite::default();
@@ -63,14 +64,15 @@ pub fn file(hierarchy: &Hierarchy, key: &Key) -> Result<Composite> {
         let well_key = key.join_key(&path);
         let of_well = hierarchy.attributes(&well_key)?;
         file.sources.push(well_key);
-        let images = member(&of_well, "well").and_then(|well| well.get("images")?.as_array());
+        let images =
+            ome_attribute(&of_well, "well").and_then(|well| well.get("images")?.as_array());
         for (field, image) in images.into_iter().flatten().enumerate() {
             let acquisition = image
                 .get("acquisition")
                 .map(json::write)
                 .unwrap_or_default();
             let image = image.get("path").and_then(json::text).unwrap_or_default();
-            let image = format!("{path}/{image}");
+            let image = format!("{names}/{image}");
             let words = [&row, &column, &field.to_string(), &acquisition, &image];
             let words = words.map(|word| word.replace(char::is_control, " "));
             let line = words.join("\t") + "\n";
@@ -80,12 +82,6 @@ pub fn file(hierarchy: &Hierarchy, key: &Key) -> Result<Composite> {
     }
     file.push_bytes(text.into_bytes());
     Ok(file)
-}
-
-/// Returns an attribute, which since version 0.5 is in the attribute `ome`.
-fn member<'a>(attributes: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    let of_ome = attributes.get("ome").and_then(|ome| ome.get(name));
-    of_ome.or_else(|| attributes.get(name))
 }
 
 /// Returns the names of the rows or columns.

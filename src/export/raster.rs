@@ -25,7 +25,7 @@ pub struct Raster {
     pub interleave: Interleave,
     /// The dimension of the columns.
     x: usize,
-    /// The dimension of the rows; that of the columns if there is no other.
+    /// The dimension of the rows; an array of one dimension has the same as for columns.
     y: usize,
 }
 
@@ -124,7 +124,7 @@ impl Raster {
         self.row_step.saturating_mul(metadata.dtype.size() as u64)
     }
 
-    /// Returns whether the dimension is that of the bands, not of rows or columns.
+    /// Returns whether a dimension counts bands, not rows or columns.
     pub fn is_of_bands(&self, dimension: usize) -> bool {
         dimension != self.x && dimension != self.y
     }

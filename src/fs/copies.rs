@@ -5,8 +5,8 @@
 //! until it has created them: see `fs::unlinked`. A thread that makes arrays otherwise finds them
 //! at once: no Zarr library creates a document under its own name with O_EXCL, or a generated file.
 //!
-//! The mode of a file that is made of others cannot be set, but a thread that has just written the
-//! file is told that it was: copies set the modes of files that they write.
+//! The mode of a file that is made of others cannot be set, but `chmod` by a thread that has just
+//! written the file succeeds: copies set the modes of files that they write.
 
 use lru::LruCache;
 use std::num::NonZeroUsize;

@@ -152,6 +152,9 @@ impl Filesystem for FuseServer {
                 {
                     return Err(Error::system(libc::EPERM));
                 }
+                if uid.or(gid).is_some() {
+                    fs.writable()?;
+                }
                 if let Some(mode) = taken {
                     fs.set_mode(inode.0, mode)?;
                 }

@@ -167,7 +167,7 @@ const GEOGRAPHIC: [(u32, u32); 6] = [
     (8972, 9000),
 ];
 
-/// Returns what the system with a code of EPSG is, as far as ranges of codes tell.
+/// Returns the kind of the system with a code of EPSG, if a range of codes tells it.
 fn kind_of(code: u32) -> CrsKind {
     if is_within(code, &PROJECTED) {
         CrsKind::Projected

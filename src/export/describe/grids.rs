@@ -53,6 +53,10 @@ pub fn overviews(
     found
 }
 
+fn is_placed(axis: &DescribedAxis) -> bool {
+    matches!(axis.coordinates, Coordinates::Regular { .. })
+}
+
 /// Returns whether a level has the same bands and fewer rows and columns.
 fn is_overview(level: &[u64], shape: &[u64]) -> bool {
     match (level, shape) {
@@ -73,7 +77,6 @@ pub fn geolocation(
     axes: &[DescribedAxis],
 ) -> Option<Geolocation> {
     let [.., y, x] = axes else { return None };
-    let is_placed = |axis: &DescribedAxis| matches!(axis.coordinates, Coordinates::Regular { .. });
     if is_placed(y) && is_placed(x) && (y.role, x.role) == (Role::Y, Role::X) {
         return None;
     }

@@ -4,7 +4,7 @@
 
 use super::super::described::{AnatomicalDirection, ImageChannel, ImageInfo, Role};
 use super::attributes;
-use zarrfs_base::json::{self, Object, Value};
+use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_store::Key;
 
 /// The axes of every image before version 0.3.
@@ -54,11 +54,8 @@ pub struct ImageAxis {
 pub fn image(above: &[(Key, Object)], key: &Key, dimensions: usize) -> Option<Image> {
     above.iter().find_map(|(group, attributes)| {
         let path = key.relative_to(group)?;
-        let ome = attributes.get("ome");
-        let [multiscales, omero] = ["multiscales", "omero"].map(|name| {
-            ome.and_then(|ome| ome.get(name))
-                .or_else(|| attributes.get(name))
-        });
+        let [multiscales, omero] =
+            ["multiscales", "omero"].map(|name| ome_attribute(attributes, name));
         let (multiscale, axes) = multiscales?
             .as_array()?
             .iter()
@@ -72,6 +69,12 @@ pub fn image(above: &[(Key, Object)], key: &Key, dimensions: usize) -> Option<Im
             levels,
         })
     })
+}
+
+/// Returns an attribute of OME-NGFF, which since version 0.5 is in the attribute `ome`.
+pub fn ome_attribute<'a>(attributes: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    let of_ome = attributes.get("ome").and_then(|ome| ome.get(name));
+    of_ome.or_else(|| attributes.get(name))
 }
 
 /// Returns the name of an image, and its channels as `omero`, the settings of a viewer, describes

@@ -589,7 +589,7 @@ mod tests {
         };
         let old = [fill(&nan)];
         assert_eq!(changed(&old, &[fill(&nan), missing(&nan)], false), Ok(0));
-        // of another value it is an attribute like others
+        // a `missing_value` that differs is an attribute like others
         assert_eq!(changed(&old, &[fill(&nan), missing(&nine)], false), Ok(1));
         assert!(changed(&[], &[missing(&nan)], false).is_err());
         assert!(changed(&old, &[fill(&nine), missing(&nan)], false).is_err());
