@@ -80,7 +80,7 @@ impl Fs {
 
     /// Records that a plain key was created under a name that may be a generated one later.
     pub(super) fn record_early(&self, path: &Key) {
-        if self.tree.is_header_name(path.name()) {
+        if self.is_generated_name(path.name()) {
             self.tree.early.add(path.clone());
         }
     }
@@ -173,8 +173,14 @@ impl Change<'_> {
     /// Writes the generated files that a program has copied before the document of their array into
     /// the array, and removes their keys.
     pub(super) fn take_early_files(&self, key: &Key) {
+        let is_remote = self.tree.array(key).is_ok_and(|array| array.is_remote());
         for name in self.tree.generated_names() {
             let from = key.join(name);
+            // each question to a server takes a round trip; a store on a disk may have files that
+            // another mount has received
+            if is_remote && !self.tree.early.contains(&from) {
+                continue;
+            }
             let stat = self.store().stat(&from);
             if !matches!(stat, Ok(Some(stat)) if stat.kind == EntryKind::Value) {
                 continue;

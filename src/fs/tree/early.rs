@@ -42,7 +42,8 @@ impl EarlyFiles {
         lock(&self.paths).retain(|path| path.relative_to(key).is_none());
     }
 
-    fn contains(&self, path: &Key) -> bool {
+    /// Returns whether a file is recorded.
+    pub fn contains(&self, path: &Key) -> bool {
         lock(&self.paths).contains(path)
     }
 }
