@@ -140,8 +140,8 @@ pub fn describe(hierarchy: &Hierarchy, cache: &Cache, array: &Arc<Array>) -> Res
 }
 
 /// Describes `array` by its own attributes and by the values in a range of its flat bytes, or by
-/// all its strings if they are of any length. They are read through `cache`. Names and coordinates
-/// of its dimensions are left out.
+/// all its strings if they are of any length. They are read through `cache`. Dimensions have no
+/// names and coordinates.
 ///
 /// # Errors
 ///

@@ -175,8 +175,8 @@ pub struct Overview {
     pub metadata: Arc<ArrayMetadata>,
 }
 
-/// The longitudes and latitudes of the pixels of a curvilinear grid, whose two dimensions are those
-/// of the image.
+/// The longitudes and latitudes of the pixels of a curvilinear grid. Their arrays have the two
+/// dimensions of the image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Geolocation {
     /// The array of longitudes.

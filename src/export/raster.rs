@@ -179,8 +179,8 @@ fn interleave(count: usize, y: usize, x: usize) -> Interleave {
     }
 }
 
-/// Returns the coordinate of the edge of the first pixel and the step along a dimension, in units
-/// of the reference system.
+/// Returns the coordinate of the edge of the first pixel and the step along a dimension. Both are
+/// in units of the reference system.
 fn placed(array: &Described, dimension: usize) -> Option<(f64, f64)> {
     let axis = &array.axes[dimension];
     let (center, step) = spelling::spacing(axis)?;

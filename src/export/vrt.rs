@@ -32,8 +32,8 @@ const MAX_BANDS: u64 = 65536;
 /// Maximum length of an attribute in bytes; longer ones are left out.
 const MAX_ATTRIBUTE: usize = 1000;
 
-/// Maximum number of bytes between the first and last item of a row whose items lie between those
-/// of other rows: GDAL reads all of them for each row.
+/// Maximum number of bytes from the first to the last item of a row, if other rows have items in
+/// between: GDAL reads all these bytes for each row.
 const MAX_SPAN: u64 = 8 << 20;
 
 /// Returns whether the array holds numbers, a row has fewer than 2^31 bytes, and there are at most
