@@ -318,9 +318,14 @@ fn slow_store() -> (mpsc::Sender<Result<()>>, Arc<Slow>) {
 fn concurrent_requests_share_a_current_result() {
     let (go, slow) = slow_store();
     let store = Arc::new(MetadataCache::new(slow.clone(), LONG));
+    let begun = Arc::new(AtomicUsize::new(0));
     let ask = || {
         let store = store.clone();
-        std::thread::spawn(move || store.stat(&key("x")).map(|stat| stat.unwrap().size))
+        let begun = begun.clone();
+        std::thread::spawn(move || {
+            begun.fetch_add(1, Ordering::Relaxed);
+            store.stat(&key("x")).map(|stat| stat.unwrap().size)
+        })
     };
     let asked = |n| {
         while *lock(&slow.asked) < n {
@@ -329,7 +334,11 @@ fn concurrent_requests_share_a_current_result() {
     };
     let first: Vec<_> = (0..4).map(|_| ask()).collect();
     asked(1);
-    std::thread::sleep(Duration::from_millis(20));
+    // a thread that begins after the change would see the new value
+    while begun.load(Ordering::Relaxed) < 4 {
+        std::thread::yield_now()
+    }
+    std::thread::sleep(Duration::from_millis(100));
     assert_eq!(*lock(&slow.asked), 1);
     // requests from now on must see the new value
     slow.memory.insert("x", "222");
