@@ -169,6 +169,12 @@ fn a_store_that_cannot_be_migrated_is_not_changed() {
     }
 }
 
+/// Returns the arrays of each store of the matrix that have no form in v3.
+fn refused(python: &Path, matrix: &Path) -> BTreeMap<String, Vec<String>> {
+    let listed = run_python(python, "migrated3.py", &["refused".as_ref(), matrix]);
+    serde_json::from_str(&listed).unwrap()
+}
+
 /// The stores of the matrix that `matrix.py` writes: every dtype, codec, order and fill value,
 /// nested groups, attributes, and consolidated metadata.
 #[test]
@@ -177,12 +183,7 @@ fn stores_of_v2_become_v3() {
     else {
         return;
     };
-    let listed = run_python(
-        &python,
-        "migrated3.py",
-        &["refused".as_ref(), matrix.as_path()],
-    );
-    let refused: BTreeMap<String, Vec<String>> = serde_json::from_str(&listed).unwrap();
+    let refused = refused(&python, &matrix);
     assert!(refused.len() > 3, "{refused:?}");
     let copy = tempfile::tempdir().unwrap();
     let stores = || {
@@ -239,12 +240,7 @@ fn chunks_are_copied_into_shards() {
     else {
         return;
     };
-    let listed = run_python(
-        &python,
-        "migrated3.py",
-        &["refused".as_ref(), matrix.as_path()],
-    );
-    let refused: BTreeMap<String, Vec<String>> = serde_json::from_str(&listed).unwrap();
+    let refused = refused(&python, &matrix);
     let directory = support::memory_directory();
     let new = directory.path().join("new");
     std::fs::create_dir(&new).unwrap();

@@ -105,8 +105,9 @@ impl IcechunkStore {
         bytes.starts_with(ice_file::MAGIC)
     }
 
-    /// Returns whether a store holds a repository: the file of the second version, or the branches
-    /// of the first. `is_in` lists a store that can list, and asks any other for two names.
+    /// Returns whether a store holds a repository: the second version of the format has a file that
+    /// tells it, the first version has branches. This function lists a store that can list, and
+    /// asks any other for two names.
     pub fn is_in(store: &dyn Store) -> Result<bool> {
         let root = Key::root();
         if store.lists_all() {
