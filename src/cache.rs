@@ -12,6 +12,7 @@
 mod buffers;
 mod chunk_cache;
 mod prefetch;
+mod seek_points;
 mod semaphore;
 mod unstored;
 mod write_back;
@@ -27,6 +28,7 @@ use crate::array::{Array, ServedVersions};
 use buffers::Buffers;
 use chunk_cache::{CacheKey, Slot};
 use lru::LruCache;
+use seek_points::SeekCache;
 use semaphore::Semaphore;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -133,6 +135,7 @@ pub struct Cache {
     failures: Mutex<Failures>,
     /// Limit of the number of chunks of remote arrays that are decoded at the same time.
     decoding: Semaphore,
+    seek_points: Arc<SeekCache>,
     stats: Arc<Stats>,
 }
 
@@ -162,6 +165,7 @@ impl Cache {
             quiet_thread: OnceLock::new(),
             failures: Mutex::default(),
             decoding: Semaphore::new(processors()),
+            seek_points: SeekCache::new(),
             stats,
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
-use zarrfs_format::codec::check_objects;
+use zarrfs_format::codec::{SeekPoints, check_objects};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::layout;
 use zarrfs_format::pipeline::Pipeline;
@@ -23,6 +23,8 @@ pub struct Scratch {
     /// Maximum size of a chunk of objects in bytes, encoded and decoded, if the load has reserved
     /// memory for no more.
     pub max_objects: Option<usize>,
+    /// Whether [`Loaded::points`] are wanted.
+    pub wants_points: bool,
 }
 
 impl Scratch {
@@ -41,6 +43,8 @@ pub struct Loaded {
     pub version: Version,
     /// The number of stored bytes.
     pub stored: u64,
+    /// The seek points of the stored bytes, if they are wanted and there are any.
+    pub points: Option<SeekPoints>,
 }
 
 /// A chunk that was read and is not yet decoded.
@@ -168,40 +172,46 @@ impl Array {
         let pipeline = self.pipeline_of(chunk)?;
         let start = Instant::now();
         let done = if self.is_stored_plain(&pipeline) {
-            pipeline.check_size(bytes.len())
+            pipeline.check_size(bytes.len()).map(|()| None)
         } else {
             self.decode(&pipeline, encoded, &mut bytes, scratch)
         };
         self.stats.codec_time.add_since(start);
-        done.map_err(|e| self.in_chunk(chunk, e))?;
+        let points = done.map_err(|e| self.in_chunk(chunk, e))?;
         self.stats.decodes.add(1);
         self.stats.add_decoded(bytes.len());
         Ok(Loaded {
             bytes,
             version,
             stored,
+            points,
         })
     }
 
-    /// Decodes `encoded`, or else the stored bytes in `scratch`, into `bytes`, C layout.
+    /// Decodes `encoded`, or else the stored bytes in `scratch`, into `bytes`, C layout. Returns
+    /// their seek points if `scratch` says that they are wanted.
     pub(super) fn decode(
         &self,
         pipeline: &Pipeline,
         encoded: Option<&[u8]>,
         bytes: &mut Vec<u8>,
         scratch: &mut Scratch,
-    ) -> Result<()> {
+    ) -> Result<Option<SeekPoints>> {
         let Scratch {
             stored,
             other,
             max_objects,
+            wants_points,
         } = scratch;
         let encoded = encoded.unwrap_or(stored);
         let limit = self
             .memory_limit(*max_objects)
             .saturating_sub(encoded.len());
+        if *wants_points {
+            return pipeline.decode_with_points(encoded, bytes, limit);
+        }
         if !self.is_transposed() {
-            return pipeline.decode_within(encoded, bytes, limit);
+            return pipeline.decode_within(encoded, bytes, limit).map(|()| None);
         }
         pipeline.decode_within(encoded, other, limit)?;
         memory::check_chunk(other.len().saturating_mul(2))?;
@@ -212,7 +222,7 @@ impl Array {
             other,
             bytes,
         );
-        Ok(())
+        Ok(None)
     }
 
     /// Returns whether the stored bytes are the decoded ones, in C layout.

@@ -1,14 +1,15 @@
 //! Reading a part of a chunk where that costs less than the whole chunk: any bytes of an
-//! uncompressed chunk, one block of a blosc frame, or the beginning of a zstd frame. All parts of
-//! one opened chunk have the same version.
+//! uncompressed chunk, one block of a blosc frame, the beginning of a zstd frame, or the bytes after
+//! a seek point. All parts of one opened chunk have the same version.
 
-use super::{Array, MAX_IN_FLIGHT};
+use super::{Array, MAX_IN_FLIGHT, Scratch};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
-use zarrfs_format::codec::{BloscHeader, CodecResult, PartialDecode, ZstdFrame};
+use zarrfs_format::codec::{BloscHeader, CodecResult, PartialDecode, SeekPoints, ZstdFrame};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::{Stat, Version};
 
@@ -27,6 +28,12 @@ const REMOTE_FRAME_BEGINNING: u64 = 16 << 10;
 /// another round trip.
 const REMOTE_WHOLE: usize = 4 << 20;
 
+/// Size in bytes of the blocks into which a chunk with seek points is divided.
+const SEEK_BLOCK: usize = 256 << 10;
+
+/// Alignment in bytes of a decoded part, since the kernel reads whole pages.
+const PAGE: usize = 4096;
+
 /// Maximum decoded size in bytes of a remote chunk that is fetched whole: decoding takes time and
 /// cache space.
 const REMOTE_WHOLE_DECODED: usize = 16 << 20;
@@ -44,6 +51,8 @@ enum Frame {
     Blosc(BloscHeader, Vec<u8>),
     /// A zstd frame, which is one block.
     Zstd(ZstdFrame),
+    /// Any compressed value that was decoded before.
+    Seek(Arc<SeekPoints>),
 }
 
 /// Result of [`Array::open_chunk`].
@@ -57,11 +66,20 @@ pub enum OpenedChunk {
 }
 
 impl BlockIndex {
+    /// Returns the blocks of a chunk whose version has these seek points.
+    pub fn of_points(points: Arc<SeekPoints>, version: Version) -> Self {
+        BlockIndex {
+            frame: Frame::Seek(points),
+            version,
+        }
+    }
+
     /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         match &self.frame {
             Frame::Blosc(header, _) => header.blocks(),
             Frame::Zstd(_) => 1,
+            Frame::Seek(points) => points.nbytes().div_ceil(SEEK_BLOCK),
         }
     }
 
@@ -70,28 +88,54 @@ impl BlockIndex {
         match &self.frame {
             Frame::Blosc(header, _) => header.blocksize(),
             Frame::Zstd(frame) => frame.nbytes(),
+            Frame::Seek(_) => SEEK_BLOCK,
         }
     }
 
-    /// Returns the number of bytes that [`Array::load_block`] decodes of a block, given by number,
-    /// for a reader of its first `len` bytes.
-    pub fn decoded_len(&self, n: usize, len: usize) -> usize {
-        match &self.frame {
-            Frame::Blosc(header, _) => header.decoded_len(n, len),
-            Frame::Zstd(frame) => frame.decoded_len(len),
-        }
+    /// Returns the bytes of memory that decoding a part of a block takes, with the encoded bytes.
+    pub fn memory_for(&self, n: usize, part: &Range<usize>) -> usize {
+        let Frame::Seek(points) = &self.frame else {
+            return 2 * self.block_size();
+        };
+        let start = n * SEEK_BLOCK;
+        2 * part.len() + points.memory_for(&(start + part.start..start + part.end))
     }
 
-    /// Returns the range of the stored chunk that holds a block.
+    /// Returns whether only [`Array::load_part`] can decode a block.
+    pub fn needs_scratch(&self) -> bool {
+        matches!(self.frame, Frame::Seek(_))
+    }
+
+    /// Returns whether damage of a block is damage of the chunk, which needs no other proof.
+    pub fn proves_damage(&self) -> bool {
+        matches!(self.frame, Frame::Blosc(..))
+    }
+
+    /// Returns the part of block `n` that is decoded for a reader of the bytes `wanted` of it: with
+    /// a beginning that costs nothing, or whole pages.
+    pub fn part(&self, n: usize, wanted: Range<usize>) -> Range<usize> {
+        let start = wanted.start / PAGE * PAGE;
+        let end = match &self.frame {
+            Frame::Blosc(header, _) => header.decoded_len(n, wanted.end),
+            Frame::Zstd(frame) => frame.decoded_len(wanted.end),
+            Frame::Seek(points) => {
+                let len = SEEK_BLOCK.min(points.nbytes() - n * SEEK_BLOCK);
+                wanted.end.min(len).next_multiple_of(PAGE).min(len)
+            }
+        };
+        start..end
+    }
+
+    /// Returns the range of the stored chunk that holds a block of a frame.
     fn stored_range(&self, n: usize) -> Range<usize> {
         match &self.frame {
             Frame::Blosc(header, index) => header.block_range(index, n),
             Frame::Zstd(frame) => 0..frame.cbytes(),
+            Frame::Seek(_) => 0..0,
         }
     }
 
-    /// Decodes the first `len` bytes of a block, a result of [`BlockIndex::decoded_len`], to the
-    /// front of `buffer`.
+    /// Decodes the first `len` bytes of a block of a frame to the front of `buffer`.
     fn decode(
         &self,
         n: usize,
@@ -108,6 +152,7 @@ impl BlockIndex {
                 memory::resize(buffer, frame.nbytes())?;
                 Ok(frame.decode_beginning(stored, len, buffer))
             }
+            Frame::Seek(_) => Ok(Ok(())),
         }
     }
 }
@@ -116,14 +161,11 @@ impl Array {
     /// Returns the way in which a part of a chunk is read.
     pub fn partial_decode(&self) -> PartialDecode {
         match self.pipeline() {
-            Ok(_)
-                if self.is_transposed()
-                    || self.metadata.has_objects()
-                    || self.is_fetched_whole() =>
-            {
-                PartialDecode::No
-            }
+            Ok(_) if self.is_transposed() || self.metadata.has_objects() => PartialDecode::No,
             Ok(pipeline) => match pipeline.partial_decode() {
+                // a part needs no request for a header
+                PartialDecode::Seek if !self.must_be_whole() => PartialDecode::Seek,
+                _ if self.is_fetched_whole() => PartialDecode::No,
                 // a remote read would fetch the whole frame for its beginning, after a request for
                 // its header
                 PartialDecode::Zstd if self.is_remote() => PartialDecode::No,
@@ -147,10 +189,14 @@ impl Array {
             last => usize::try_from(last).unwrap_or(usize::MAX),
         };
         let is_small = stored <= REMOTE_WHOLE && size <= REMOTE_WHOLE_DECODED;
-        // parts could be of several versions
-        let must_be_whole =
-            || self.lacks_versions.load(Ordering::Relaxed) && self.check_memory().is_ok();
-        self.is_remote() && (is_small || must_be_whole())
+        self.is_remote() && is_small || self.must_be_whole()
+    }
+
+    /// Returns whether the store states no versions, so that two parts could be of several ones.
+    fn must_be_whole(&self) -> bool {
+        self.is_remote()
+            && self.lacks_versions.load(Ordering::Relaxed)
+            && self.check_memory().is_ok()
     }
 
     /// Records the stored size of a chunk, and whether the store states its version.
@@ -253,8 +299,8 @@ impl Array {
     }
 
     /// Decodes at least the first `len` bytes of a block of a chunk, given by number, into `buffer`
-    /// if that has the capacity; bytes after them have any content. Returns `None` if the chunk was
-    /// replaced since it was opened. `stored` receives the encoded bytes.
+    /// if that has the capacity; bytes after them have any content. Returns `None` if the chunk was replaced
+    /// since it was opened. `stored` receives the encoded bytes. The chunk must be a frame.
     pub fn load_block(
         &self,
         chunk: ChunkId,
@@ -263,21 +309,98 @@ impl Array {
         mut buffer: Vec<u8>,
         stored: &mut Vec<u8>,
     ) -> Result<Option<Vec<u8>>> {
-        let range = index.stored_range(n);
         memory::check_chunk(index.block_size().saturating_mul(2))
             .map_err(|e| e.context(&self.key))?;
-        let got = self.get_range(chunk, range.start as u64..range.end as u64, stored)?;
-        if got.is_none_or(|stat| stat.version != index.version) {
+        if !self.get_same(chunk, index, index.stored_range(n), stored)? {
             return Ok(None);
         }
         let start = Instant::now();
-        let len = index.decoded_len(n, len);
+        let len = index.part(n, 0..len).end;
         let done = index.decode(n, stored, len, &mut buffer)?;
         self.stats.codec_time.add_since(start);
         done.map_err(|e| self.in_chunk(chunk, Error::damaged(e.0)))?;
-        self.stats.block_decodes.add(1);
-        self.stats.add_decoded(len);
+        self.count_block(len);
         Ok(Some(buffer))
+    }
+
+    /// Decodes a part of a block of a chunk, a result of [`BlockIndex::part`]. Returns the bytes in
+    /// new memory; `None` if the chunk was replaced since it was opened.
+    pub fn load_part(
+        &self,
+        chunk: ChunkId,
+        (index, n): (&BlockIndex, usize),
+        part: Range<usize>,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Vec<u8>>> {
+        if let Frame::Seek(points) = &index.frame {
+            let start = n * SEEK_BLOCK;
+            return self.load_after_point(
+                chunk,
+                (index, points),
+                start + part.start..start + part.end,
+                scratch,
+            );
+        }
+        // new memory takes longer than decoding into memory that is used again and copying a part
+        let buffer = std::mem::take(&mut scratch.other);
+        let block = self.load_block(chunk, (index, n), part.end, buffer, &mut scratch.stored)?;
+        let Some(block) = block else { return Ok(None) };
+        let mut bytes = memory::zeroed(part.len())?;
+        bytes.copy_from_slice(&block[part]);
+        scratch.other = block;
+        Ok(Some(bytes))
+    }
+
+    /// Decodes the bytes `part` of a chunk from the nearest seek points.
+    fn load_after_point(
+        &self,
+        chunk: ChunkId,
+        (index, points): (&BlockIndex, &SeekPoints),
+        part: Range<usize>,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Vec<u8>>> {
+        let pipeline = self.pipeline_of(chunk)?;
+        let (items, ranges) = pipeline.part(part.clone(), points.nbytes());
+        let needed = ranges.iter().map(|range| points.memory_for(range)).max();
+        memory::check_chunk(needed.unwrap_or(0).saturating_add(2 * items.len()))
+            .map_err(|e| e.context(&self.key))?;
+        let mut joined = Vec::new();
+        memory::reserve(&mut joined, items.len())?;
+        for range in ranges {
+            let from = points.stored_range(&range);
+            if !self.get_same(chunk, index, from, &mut scratch.stored)? {
+                return Ok(None);
+            }
+            let start = Instant::now();
+            let memory = (&mut scratch.other, &mut joined);
+            let done = pipeline.decode_range(points, range, &scratch.stored, memory);
+            self.stats.codec_time.add_since(start);
+            done.map_err(|e| self.in_chunk(chunk, Error::damaged(e.0)))?;
+        }
+        let mut bytes = pipeline
+            .join(joined)
+            .map_err(|e| self.in_chunk(chunk, Error::damaged(e.0)))?;
+        bytes.truncate(part.end - items.start);
+        bytes.drain(..part.start - items.start);
+        self.count_block(bytes.len());
+        Ok(Some(bytes))
+    }
+
+    /// Reads stored bytes of a chunk. Returns false if it was replaced since it was opened.
+    fn get_same(
+        &self,
+        chunk: ChunkId,
+        index: &BlockIndex,
+        range: Range<usize>,
+        stored: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let got = self.get_range(chunk, range.start as u64..range.end as u64, stored)?;
+        Ok(got.is_some_and(|stat| stat.version == index.version))
+    }
+
+    fn count_block(&self, decoded: usize) {
+        self.stats.block_decodes.add(1);
+        self.stats.add_decoded(decoded);
     }
 
     /// Reads stored bytes of a chunk, counted from its beginning.

@@ -423,6 +423,7 @@ impl Prefetcher {
         if array.partial_decode() == PartialDecode::Plain {
             return; // there is nothing to decode
         }
+        let is_short = step.unsigned_abs() < array.grid().max_chunk_size() as u64;
         plan.ahead = plan.ahead.saturating_sub(1);
         let mut queued = HashSet::new();
         let mut jobs = 0;
@@ -445,7 +446,11 @@ impl Prefetcher {
                 // the next steps may touch the same block
                 let part = ChunkPart::Bytes {
                     start: run.offset,
-                    end: usize::MAX,
+                    end: if is_short {
+                        usize::MAX
+                    } else {
+                        run.offset + run.len
+                    },
                 };
                 if !is_new || self.cache.holds(array, CachedItem::Chunk(run.chunk), part) {
                     continue;

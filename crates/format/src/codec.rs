@@ -31,6 +31,7 @@ mod packbits_v3;
 mod pcodec;
 mod quantize;
 mod scale_offset;
+mod seek_points;
 mod shuffle;
 mod spec;
 mod streams;
@@ -42,12 +43,14 @@ mod vlen_transpose;
 mod zlib;
 mod zstd;
 
+use std::ops::Range;
 use zarrfs_base::error::{Error, Result};
 
 pub use blosc::{BloscHeader, SHUFFLES};
 pub use config::CodecConfig;
 pub use jenkins_lookup3::hash as lookup3;
 pub use object::check_objects;
+pub use seek_points::SeekPoints;
 pub use spec::{CodecSpec, Intermediate, ItemTypes, refused};
 pub use transpose::transposition;
 pub use v3::{ArrayInput, CodecKind};
@@ -161,6 +164,8 @@ pub enum PartialDecode {
     /// Chunks are stored as zstd frames, whose beginnings can be decoded; see
     /// [`ZstdFrame`].
     Zstd,
+    /// A chunk that was decoded once has [`SeekPoints`], from which it can be decoded.
+    Seek,
 }
 
 /// One step of a pipeline, set up with its parameters.
@@ -211,6 +216,41 @@ pub trait Codec: Send + Sync {
     ///
     /// If the bytes are damaged or decode to more than `out` holds.
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize>;
+
+    /// Decodes as [`Codec::decode`] does, and returns the seek points of a value that fills `out`,
+    /// if it has some. Only a codec with [`PartialDecode::Seek`] has.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Codec::decode`].
+    fn decode_with_points(
+        &self,
+        encoded: &[u8],
+        out: &mut [u8],
+    ) -> CodecResult<(usize, Option<SeekPoints>)> {
+        Ok((self.decode(encoded, out)?, None))
+    }
+
+    /// Decodes the bytes of `range` from the stored bytes of [`SeekPoints::stored_range`]. Replaces
+    /// `out` by bytes that end with them, and returns the number of bytes before them.
+    ///
+    /// # Errors
+    ///
+    /// If the stored bytes are not those of which `points` were made.
+    fn decode_part(
+        &self,
+        _points: &SeekPoints,
+        _range: Range<usize>,
+        _stored: &[u8],
+        _out: &mut Vec<u8>,
+    ) -> CodecResult<usize> {
+        Err(CodecError::new("has no seek points"))
+    }
+
+    /// Returns the size in bytes of the items that the codec shuffles, if it does nothing else.
+    fn shuffled_itemsize(&self) -> Option<usize> {
+        None
+    }
 
     /// Appends the encoding of `decoded` to `out`, which is empty.
     ///

@@ -3,10 +3,13 @@
 //! result. So no codec writes more than expected, and decoding takes no more memory than one chunk
 //! may, whatever filters a document names.
 
-use crate::codec::{Codec, CodecConfig, ItemTypes, PartialDecode, Size, build, spec_of};
+use crate::codec::{
+    Codec, CodecConfig, CodecResult, ItemTypes, PartialDecode, SeekPoints, Size, build, spec_of,
+};
 use crate::metadata::ArrayMetadata;
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::ops::Range;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::Value;
 use zarrfs_base::memory;
@@ -16,6 +19,10 @@ const MAX_OBJECT_CHUNK: usize = 256 << 20;
 
 /// Maximum size of an intermediate result in bytes: that of a decoded chunk.
 const MAX_INTERMEDIATE: usize = (1 << 31) - 1;
+
+/// Maximum size in bytes of shuffled items of which a part is decoded: each byte of an item is
+/// decoded from a segment of its own.
+const MAX_SHUFFLED: usize = 16;
 
 /// Number of bytes by which another encoder's output may exceed twice the bound of this crate's
 /// encoder.
@@ -171,7 +178,73 @@ impl Pipeline {
         match self.steps.as_slice() {
             [] => PartialDecode::Plain,
             [step] => step.partial_decode(),
+            [filter, step]
+                if filter
+                    .shuffled_itemsize()
+                    .is_some_and(|n| n <= MAX_SHUFFLED) =>
+            {
+                match step.partial_decode() {
+                    PartialDecode::Seek => PartialDecode::Seek,
+                    _ => PartialDecode::No,
+                }
+            }
             _ => PartialDecode::No,
+        }
+    }
+
+    /// Returns the size of the items that are shuffled before they are compressed, or 1.
+    fn shuffled_itemsize(&self) -> usize {
+        let first = self.steps.first();
+        first.and_then(|step| step.shuffled_itemsize()).unwrap_or(1)
+    }
+
+    /// Returns the whole items of a chunk that hold the bytes of `range`, and the ranges of the
+    /// compressed value's decoded bytes that hold those items. The pipeline must have
+    /// [`PartialDecode::Seek`], and the chunk `size` bytes.
+    pub fn part(&self, range: Range<usize>, size: usize) -> (Range<usize>, Vec<Range<usize>>) {
+        let itemsize = self.shuffled_itemsize();
+        let items = range.start / itemsize..range.end.div_ceil(itemsize);
+        let plane = size / itemsize;
+        let in_planes = (0..itemsize).map(|n| n * plane + items.start..n * plane + items.end);
+        (
+            items.start * itemsize..items.end * itemsize,
+            in_planes.collect(),
+        )
+    }
+
+    /// Decodes one of the ranges of [`Pipeline::part`] from the stored bytes of
+    /// [`SeekPoints::stored_range`], and appends it to `joined`. `other` is scratch memory.
+    ///
+    /// # Errors
+    ///
+    /// If the stored bytes are not those of which `points` were made.
+    pub fn decode_range(
+        &self,
+        points: &SeekPoints,
+        range: Range<usize>,
+        stored: &[u8],
+        (other, joined): (&mut Vec<u8>, &mut Vec<u8>),
+    ) -> CodecResult<()> {
+        if let Some(compressor) = self.steps.last() {
+            let start = compressor.decode_part(points, range, stored, other)?;
+            joined.extend_from_slice(&other[start..]);
+        }
+        Ok(())
+    }
+
+    /// Returns the items of which `joined` holds all ranges of [`Pipeline::part`].
+    ///
+    /// # Errors
+    ///
+    /// If `joined` holds no whole number of items.
+    pub fn join(&self, joined: Vec<u8>) -> CodecResult<Vec<u8>> {
+        match self.steps.as_slice() {
+            [shuffle, _] => {
+                let mut items = vec![0; joined.len()];
+                shuffle.decode(&joined, &mut items)?;
+                Ok(items)
+            }
+            _ => Ok(joined),
         }
     }
 
@@ -237,9 +310,36 @@ impl Pipeline {
     ///
     /// The errors of [`Pipeline::decode`].
     pub fn decode_within(&self, stored: &[u8], decoded: &mut Vec<u8>, room: usize) -> Result<()> {
+        self.decode_with(stored, decoded, room, None)
+    }
+
+    /// Decodes as [`Pipeline::decode_within`] does, and returns the seek points of the compressed
+    /// value if it has some.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::decode`].
+    pub fn decode_with_points(
+        &self,
+        stored: &[u8],
+        decoded: &mut Vec<u8>,
+        room: usize,
+    ) -> Result<Option<SeekPoints>> {
+        let mut points = None;
+        self.decode_with(stored, decoded, room, Some(&mut points))?;
+        Ok(points)
+    }
+
+    fn decode_with(
+        &self,
+        stored: &[u8],
+        decoded: &mut Vec<u8>,
+        room: usize,
+        points: Option<&mut Option<SeekPoints>>,
+    ) -> Result<()> {
         #[cfg(debug_assertions)]
         zarrfs_base::probe::attempt();
-        with_scratch(|a, b| self.decode_steps(stored, decoded, a, b, room))?;
+        with_scratch(|a, b| self.decode_steps((stored, decoded), (a, b), room, points))?;
         if self.is_identity() {
             memory::reserve(decoded, stored.len())?;
             decoded.extend_from_slice(stored);
@@ -251,11 +351,10 @@ impl Pipeline {
     /// and `other` in turn.
     fn decode_steps<'a>(
         &self,
-        stored: &[u8],
-        decoded: &mut Vec<u8>,
-        mut input: &'a mut Vec<u8>,
-        mut other: &'a mut Vec<u8>,
+        (stored, decoded): (&[u8], &mut Vec<u8>),
+        (mut input, mut other): (&'a mut Vec<u8>, &'a mut Vec<u8>),
         room: usize,
+        mut points: Option<&mut Option<SeekPoints>>,
     ) -> Result<()> {
         for (i, step) in self.steps.iter().enumerate().rev() {
             let left = room.saturating_sub(input.capacity());
@@ -265,7 +364,9 @@ impl Pipeline {
                 input.as_slice()
             };
             let to = if i == 0 { &mut *decoded } else { &mut *other };
-            decode_step(step.as_ref(), from, self.sizes[i], to, left)?;
+            // only those of the compressor are wanted
+            let wanted = points.take();
+            decode_step(step.as_ref(), from, self.sizes[i], (to, left), wanted)?;
             std::mem::swap(&mut input, &mut other);
         }
         Ok(())
@@ -383,13 +484,13 @@ fn room(n: usize) -> usize {
 }
 
 /// Decodes one step, whose output has the size `size`, into `to`, with at most `left` bytes of
-/// memory.
+/// memory. `points` receives the seek points of the input.
 fn decode_step(
     codec: &dyn Codec,
     from: &[u8],
     size: Size,
-    to: &mut Vec<u8>,
-    left: usize,
+    (to, left): (&mut Vec<u8>, usize),
+    points: Option<&mut Option<SeekPoints>>,
 ) -> Result<()> {
     let wanted = match size {
         Size::Exact(n) => n,
@@ -403,7 +504,14 @@ fn decode_step(
         Size::Exact(_) => memory::resize_populated(to, len)?,
         Size::AtMost(_) => memory::resize(to, len)?,
     }
-    let n = codec.decode(from, to).map_err(|e| {
+    let decoded = match points {
+        Some(points) => codec.decode_with_points(from, to).map(|(n, found)| {
+            *points = found;
+            n
+        }),
+        None => codec.decode(from, to),
+    };
+    let n = decoded.map_err(|e| {
         if len < wanted {
             Error::damaged(format!(
                 "{}; there is memory for {len}: mount with a larger --cache-size",

@@ -476,9 +476,10 @@ impl Array {
             .map_err(|e| self.in_chunk(chunk, e))?;
         let limit = self.pipeline()?.max_stored();
         match self.read_stored(shards, chunk, 0..limit, &mut scratch.stored, replaced)? {
-            Some(_) => self
-                .decode(self.pipeline()?, None, &mut theirs, &mut scratch)
-                .map_err(|e| self.in_chunk(chunk, e))?,
+            Some(_) => {
+                self.decode(self.pipeline()?, None, &mut theirs, &mut scratch)
+                    .map_err(|e| self.in_chunk(chunk, e))?;
+            }
             None => {
                 memory::resize(&mut theirs, ours.len())?;
                 self.fill(&mut theirs, 0);

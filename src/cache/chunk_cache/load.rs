@@ -2,24 +2,33 @@
 
 use super::entry::{CachedChunk, ChunkPart, DecodedBlocks};
 use super::{LoadingSlot, Wanted};
-use crate::array::{Array, BlockIndex, NeighborBytes, OpenedChunk, Scratch, VersionTag};
+use crate::array::{Array, NeighborBytes, OpenedChunk, Scratch, VersionTag};
 use crate::cache::Cache;
+use crate::cache::seek_points::SeekCache;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Kind, Result};
-use zarrfs_base::memory::{self, lock};
+use zarrfs_base::memory::lock;
 use zarrfs_format::codec::PartialDecode;
 use zarrfs_format::grid::ChunkId;
 
 /// Minimum size in bytes of blocks that are kept one by one: each takes an entry of a list.
 const MIN_BLOCK: usize = 16 << 10;
 
-/// Alignment in bytes of the start of a kept part of a block, since the kernel reads whole pages.
-const PAGE: usize = 4096;
-
 /// Maximum size of a chunk of objects in bytes, encoded and decoded, in the first attempt to load
 /// it.
 const SMALL_OBJECTS: usize = 8 << 20;
+
+/// How a whole chunk is loaded.
+#[derive(Default)]
+struct WholeLoad<'a> {
+    /// Maximum size of a chunk of objects in bytes.
+    max_objects: Option<usize>,
+    /// Where its bytes may be.
+    neighbors: Option<&'a NeighborBytes<'a>>,
+    /// Whether to keep its seek points.
+    wants_points: bool,
+}
 
 impl Cache {
     /// Loads the content that a slot lacks, and turns damage into content that is remembered. A
@@ -35,7 +44,7 @@ impl Cache {
             Wanted::Chunk(chunk, ChunkPart::Bytes { start, end })
                 if matches!(
                     array.partial_decode(),
-                    PartialDecode::Blosc | PartialDecode::Zstd
+                    PartialDecode::Blosc | PartialDecode::Zstd | PartialDecode::Seek
                 ) =>
             {
                 self.load_block(slot, array, chunk, previous, start..end)
@@ -68,28 +77,61 @@ impl Cache {
         if array.metadata().has_objects() {
             // their size is not known; most are small
             slot.reserve(2 * SMALL_OBJECTS);
-            match self.load_at_most(slot, array, chunk, Some(SMALL_OBJECTS), None) {
+            let small = WholeLoad {
+                max_objects: Some(SMALL_OBJECTS),
+                ..WholeLoad::default()
+            };
+            match self.load_as(slot, array, chunk, small) {
                 Err(e) if e.kind() == Kind::Damaged => slot.reserve(self.bound),
                 loaded => return loaded,
             }
         }
         // encoded bytes and intermediate results take memory beside the decoded ones
         slot.reserve(array.chunk_memory());
-        self.load_at_most(slot, array, chunk, None, neighbors)
+        let load = WholeLoad {
+            neighbors,
+            ..WholeLoad::default()
+        };
+        self.load_as(slot, array, chunk, load)
     }
 
-    /// Loads a chunk into reserved memory. A chunk of objects may have at most `max_objects` bytes.
-    fn load_at_most(
+    /// Loads a whole chunk for a reader of a part of it, and keeps its seek points.
+    fn load_for_part(
+        &self,
+        slot: &mut LoadingSlot,
+        array: &Array,
+        chunk: ChunkId,
+    ) -> Result<CachedChunk> {
+        let wants_points = array.partial_decode() == PartialDecode::Seek
+            && SeekCache::wants(array, chunk, self.bound);
+        if !wants_points {
+            return self.load_whole(slot, array, chunk, None);
+        }
+        slot.reserve(array.chunk_memory());
+        let load = WholeLoad {
+            wants_points,
+            ..WholeLoad::default()
+        };
+        self.load_as(slot, array, chunk, load)
+    }
+
+    /// Loads a chunk into reserved memory.
+    fn load_as(
         &self,
         slot: &LoadingSlot,
         array: &Array,
         chunk: ChunkId,
-        max_objects: Option<usize>,
-        neighbors: Option<&NeighborBytes>,
+        load: WholeLoad,
     ) -> Result<CachedChunk> {
         let ticket = self.decoding.ticket(slot.is_prefetched);
+        let WholeLoad {
+            max_objects,
+            neighbors,
+            wants_points,
+        } = load;
         let loaded = self.with_scratch(|scratch| {
             scratch.max_objects = max_objects;
+            scratch.wants_points = wants_points;
             let buffer = self.buffer(array.grid().chunk_size(chunk));
             let Some(fetched) = array.fetch(chunk, buffer, neighbors, scratch)? else {
                 return Ok(None);
@@ -101,6 +143,10 @@ impl Cache {
         Ok(match loaded {
             Some(loaded) => {
                 let tag = VersionTag::of(Some(&loaded.version));
+                if let Some(points) = loaded.points {
+                    let version = loaded.version.clone();
+                    self.seek_points.insert(array, chunk, points, version);
+                }
                 CachedChunk::Whole(self.buffers.hold(loaded.bytes), loaded.version, tag)
             }
             None => CachedChunk::Uninitialized,
@@ -120,49 +166,44 @@ impl Cache {
     ) -> Result<CachedChunk> {
         let decoded = match previous {
             Some(CachedChunk::Blocks(decoded)) => decoded,
-            _ => match array.open_chunk(chunk)? {
+            _ => match self.open_chunk(array, chunk)? {
                 OpenedChunk::Uninitialized => return Ok(CachedChunk::Uninitialized),
                 OpenedChunk::Blocks(index) if index.block_size() >= MIN_BLOCK => {
                     let tag = VersionTag::of(Some(&index.version));
                     let blocks = Mutex::new(vec![None; index.blocks()]);
                     Arc::new(DecodedBlocks { index, tag, blocks })
                 }
-                _ => return self.load_whole(slot, array, chunk, None),
+                _ => return self.load_for_part(slot, array, chunk),
             },
         };
         let index = &decoded.index;
-        let size = decoded.index.block_size();
+        let size = index.block_size();
         let n = wanted.start / size;
         let wanted = wanted.start - n * size..wanted.end.max(wanted.start + 1) - n * size;
-        let len = match lock(&decoded.blocks)[n] {
-            None => index.decoded_len(n, wanted.end),
-            Some(_) => index.decoded_len(n, usize::MAX),
+        let whole = index.part(n, 0..usize::MAX);
+        let part = match lock(&decoded.blocks)[n] {
+            None => index.part(n, wanted),
+            Some(_) => whole.clone(),
         };
-        if len == array.grid().chunk_size(chunk) {
-            return self.load_whole(slot, array, chunk, None);
+        if part.len() == array.grid().chunk_size(chunk) {
+            return self.load_for_part(slot, array, chunk);
         }
-        slot.reserve(2 * size);
-        let block = if len == index.decoded_len(n, usize::MAX) {
-            self.with_scratch(|scratch| {
-                let block = array.load_block(
-                    chunk,
-                    (index, n),
-                    size,
-                    self.buffer(size),
-                    &mut scratch.stored,
-                )?;
-                Ok(block.map(|bytes| (bytes, 0)))
-            })
-        } else {
-            self.load_beginning(array, chunk, (index, n), wanted.start / PAGE * PAGE..len)
-        };
+        slot.reserve(index.memory_for(n, &part));
+        let at = (index, n);
+        let block = self.with_scratch(|scratch| {
+            if part != whole || index.needs_scratch() {
+                array.load_part(chunk, at, part.clone(), scratch)
+            } else {
+                array.load_block(chunk, at, size, self.buffer(size), &mut scratch.stored)
+            }
+        });
         let block = match block {
-            Ok(Some((bytes, start))) => Ok((self.buffers.hold(bytes), start)),
+            Ok(Some(bytes)) => Ok((self.buffers.hold(bytes), part.start)),
             // the chunk was replaced just now
-            Ok(None) => return self.load_whole(slot, array, chunk, None),
+            Ok(None) => return self.load_for_part(slot, array, chunk),
             Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
             // loading the whole chunk reports the damage
-            Err(_) if index.blocks() == 1 => return self.load_whole(slot, array, chunk, None),
+            Err(_) if !index.proves_damage() => return self.load_for_part(slot, array, chunk),
             Err(e) => {
                 self.record_failure(&e);
                 Err(Arc::new(e))
@@ -172,27 +213,14 @@ impl Cache {
         Ok(CachedChunk::Blocks(decoded))
     }
 
-    /// Decodes the beginning of block `n` of a chunk, up to the end of `kept`. Returns the bytes
-    /// `kept` and their offset in the block; `None` if the chunk was replaced.
-    fn load_beginning(
-        &self,
-        array: &Array,
-        chunk: ChunkId,
-        (index, n): (&BlockIndex, usize),
-        kept: Range<usize>,
-    ) -> Result<Option<(Vec<u8>, usize)>> {
-        self.with_scratch(|scratch| {
-            // new memory takes longer than decoding into memory that is used again and copying a
-            // part
-            let buffer = std::mem::take(&mut scratch.other);
-            let block =
-                array.load_block(chunk, (index, n), kept.end, buffer, &mut scratch.stored)?;
-            let Some(block) = block else { return Ok(None) };
-            let mut part = memory::zeroed(kept.len())?;
-            part.copy_from_slice(&block[kept.clone()]);
-            scratch.other = block;
-            Ok(Some((part, kept.start)))
-        })
+    /// Opens a chunk to load blocks of it. The store is not asked for one with seek points: the
+    /// load of a block finds out whether they are of the stored version.
+    fn open_chunk(&self, array: &Array, chunk: ChunkId) -> Result<OpenedChunk> {
+        if array.partial_decode() != PartialDecode::Seek {
+            return array.open_chunk(chunk);
+        }
+        let index = self.seek_points.get(array, chunk);
+        Ok(index.map_or(OpenedChunk::Whole, OpenedChunk::Blocks))
     }
 
     /// Returns a buffer for a load that has reserved memory for it, and drops idle buffers if the

@@ -1,9 +1,11 @@
 //! The compressor `bz2`: a sequence of bzip2 streams. Source of the rules: Python's `bz2.compress`
 //! and `bz2.decompress`.
 
+use super::seek_points::{SeekPoints, Segment};
 use super::streams::{self, StreamError, StreamStep};
-use super::{Codec, CodecError, CodecResult, CodecSpec, encode_only};
+use super::{Codec, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
 use bzip2::{Action, Compress, Compression, Decompress, Status};
+use std::ops::Range;
 
 /// What is known of the compressor.
 pub const SPEC: CodecSpec = CodecSpec {
@@ -47,7 +49,163 @@ fn decode_one(encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamEr
     })
 }
 
+/// The 48 bits before a block, and before the checksum at the end of a stream.
+const BLOCK: u64 = 0x3141_5926_5359;
+const END: u64 = 0x1772_4538_5090;
+const MARK_BITS: u64 = 48;
+
+/// Size in bits of the header of a stream, and of a checksum.
+const HEADER_BITS: u64 = 32;
+const CHECKSUM_BITS: u64 = 32;
+
+/// Bits, the most significant one of each byte first.
+#[derive(Default)]
+struct BitWriter {
+    bytes: Vec<u8>,
+    /// Bits that do not fill a byte yet.
+    pending: u64,
+    pending_bits: u32,
+}
+
+impl BitWriter {
+    /// Appends the lowest `bits` bits of `value`, at most 48.
+    fn push(&mut self, value: u64, bits: u32) {
+        self.pending = self.pending << bits | value & ((1 << bits) - 1);
+        self.pending_bits += bits;
+        while self.pending_bits >= 8 {
+            self.pending_bits -= 8;
+            self.bytes.push((self.pending >> self.pending_bits) as u8);
+        }
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        self.push(0, (8 - self.pending_bits) % 8);
+        self.bytes
+    }
+}
+
+/// Returns `bits` bits of `bytes` from bit `at` on, at most 48. Bits after the end are zeros.
+fn bits_at(bytes: &[u8], at: u64, bits: u32) -> u64 {
+    let mut word = [0; 8];
+    let rest = bytes.get((at / 8) as usize..).unwrap_or_default();
+    let len = rest.len().min(8);
+    word[..len].copy_from_slice(&rest[..len]);
+    u64::from_be_bytes(word) << (at % 8) >> (64 - bits)
+}
+
+/// Returns the position in bits of the next mark from bit `at` on, and whether it is one of a block.
+fn next_mark(encoded: &[u8], at: u64) -> Option<(u64, bool)> {
+    let first = (at / 8) as usize;
+    let mut word = 0;
+    encoded
+        .iter()
+        .enumerate()
+        .skip(first)
+        .find_map(|(i, byte)| {
+            word = word << 8 | u64::from(*byte);
+            let end = (i as u64 + 1) * 8;
+            (0..8).rev().find_map(|unused| {
+                let mark = word >> unused & ((1 << MARK_BITS) - 1);
+                let start = end.checked_sub(MARK_BITS + unused)?;
+                (matches!(mark, BLOCK | END) && start >= at).then_some((start, mark == BLOCK))
+            })
+        })
+}
+
+/// Decodes one block, `bits` bits of `encoded` from bit `at` on, as a stream of its own. Returns
+/// the number of bytes written to the front of `out`.
+fn decode_block(encoded: &[u8], at: u64, bits: u64, out: &mut [u8]) -> Result<usize, StreamError> {
+    let mut stream = BitWriter::default();
+    // the largest block size
+    b"BZh9"
+        .iter()
+        .for_each(|byte| stream.push(u64::from(*byte), 8));
+    let mut copied = 0;
+    while copied < bits {
+        let step = (bits - copied).min(48) as u32;
+        stream.push(bits_at(encoded, at + copied, step), step);
+        copied += u64::from(step);
+    }
+    stream.push(END, MARK_BITS as u32);
+    // the checksum of a stream of one block is that of the block
+    let checksum = bits_at(encoded, at + MARK_BITS, CHECKSUM_BITS as u32);
+    stream.push(checksum, CHECKSUM_BITS as u32);
+    Ok(decode_one(&stream.finish(), out)?.1)
+}
+
+/// Decodes a value of one stream that fills `out`, and returns its seek points. Returns `None` for
+/// any other value, also for a damaged one.
+fn decode_with_points(encoded: &[u8], out: &mut [u8]) -> Option<SeekPoints> {
+    if !matches!(encoded, [b'B', b'Z', b'h', b'1'..=b'9', ..]) {
+        return None;
+    }
+    let mut points = SeekPoints::starting_at(HEADER_BITS);
+    let mut combined = 0u32;
+    let (mut start, mut made) = (HEADER_BITS, 0);
+    let mut is_block = bits_at(encoded, start, MARK_BITS as u32) == BLOCK;
+    while is_block {
+        points.add_independent(made, start);
+        let (end, next_is_block) = next_mark(encoded, start + MARK_BITS)?;
+        made += decode_block(encoded, start, end - start, &mut out[made..]).ok()?;
+        let checksum = bits_at(encoded, start + MARK_BITS, CHECKSUM_BITS as u32);
+        combined = combined.rotate_left(1) ^ checksum as u32;
+        (start, is_block) = (end, next_is_block);
+    }
+    let stated = bits_at(encoded, start + MARK_BITS, CHECKSUM_BITS as u32);
+    let end = (start + MARK_BITS + CHECKSUM_BITS).div_ceil(8);
+    let is_whole = made == out.len() && stated == u64::from(combined);
+    if !is_whole || end != encoded.len() as u64 {
+        return None;
+    }
+    points.end(made, start)
+}
+
 impl Codec for Bz2 {
+    fn partial_decode(&self) -> PartialDecode {
+        PartialDecode::Seek
+    }
+
+    fn decode_with_points(
+        &self,
+        encoded: &[u8],
+        out: &mut [u8],
+    ) -> CodecResult<(usize, Option<SeekPoints>)> {
+        match decode_with_points(encoded, out) {
+            Some(points) => Ok((out.len(), Some(points))),
+            None => Ok((self.decode(encoded, out)?, None)),
+        }
+    }
+
+    fn decode_part(
+        &self,
+        points: &SeekPoints,
+        range: Range<usize>,
+        stored: &[u8],
+        out: &mut Vec<u8>,
+    ) -> CodecResult<usize> {
+        let mut first = None;
+        let mut made = 0;
+        for Segment {
+            decoded,
+            skip,
+            bits,
+            len,
+        } in points.segments(&range)
+        {
+            first.get_or_insert(decoded);
+            out.resize(made + len, 0);
+            made += decode_block(stored, skip.into(), bits, &mut out[made..])
+                .map_err(|e| e.into_codec_error("bz2", stored.len(), len))?;
+        }
+        let first = first.unwrap_or_default();
+        if first + made < range.end {
+            let e = StreamError::CutShort;
+            return Err(e.into_codec_error("bz2", stored.len(), out.len()));
+        }
+        out.truncate(range.end - first);
+        Ok(range.start - first)
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let room = out.len();
         streams::decode_all(encoded, out, decode_one)

@@ -2,9 +2,11 @@
 //! format). The decoder is that of the C library: blosc links it anyway, and it is fuzzed more than
 //! others.
 
+use super::seek_points::SeekPoints;
 use super::streams::StreamError;
-use super::{Codec, CodecError, CodecResult, CodecSpec, encode_only};
+use super::{Codec, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
 use std::ffi::{c_char, c_int};
+use std::ops::Range;
 
 /// What is known of the compressor.
 pub const SPEC: CodecSpec = CodecSpec {
@@ -24,6 +26,12 @@ pub const SPEC: CodecSpec = CodecSpec {
 
 /// Maximum decoded size of an LZ4 block in bytes.
 const MAX_SIZE: usize = 0x7E00_0000;
+
+/// Number of decoded bytes to which a block may refer.
+const WINDOW: usize = 64 << 10;
+
+/// Size in bytes of the decoded size before the block.
+const SIZE: usize = 4;
 
 /// The compressor `{"id": "lz4", "acceleration": 1}`.
 pub struct Lz4 {
@@ -52,6 +60,77 @@ unsafe extern "C" {
         wanted: c_int,
         dst_len: c_int,
     ) -> c_int;
+
+    /// The same, with decoded bytes before the output to which the block may refer.
+    fn LZ4_decompress_safe_partial_usingDict(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        wanted: c_int,
+        dst_len: c_int,
+        window: *const c_char,
+        window_len: c_int,
+    ) -> c_int;
+}
+
+/// Decodes the first bytes of the sequences in `block` into the bytes of `out` from `start` on.
+/// The sequences may refer to those before. Returns the number of bytes written, as
+/// [`decompress_beginning`] does.
+fn decompress_after(block: &[u8], out: &mut [u8], start: usize) -> Option<usize> {
+    let len = i32::try_from(block.len()).ok()?;
+    let (window, out) = out.split_at_mut_checked(start)?;
+    let room = i32::try_from(out.len()).ok()?;
+    let window_len = i32::try_from(window.len()).ok()?;
+    let from = block.as_ptr().cast();
+    let to = out.as_mut_ptr().cast();
+    let before = window.as_ptr().cast();
+    // SAFETY: the three pointers belong to slices of the lengths given, which the library stays
+    // within. The window may lie just before the output.
+    let made = unsafe {
+        LZ4_decompress_safe_partial_usingDict(from, to, len, room, room, before, window_len)
+    };
+    usize::try_from(made).ok()
+}
+
+/// Returns the length that begins with the four bits `nibble` of a token and may go on in `block`
+/// at `at`, which is moved.
+fn length(nibble: u8, block: &[u8], at: &mut usize) -> Option<usize> {
+    let mut len = usize::from(nibble);
+    if nibble == 15 {
+        loop {
+            let byte = *block.get(*at)?;
+            *at += 1;
+            len += usize::from(byte);
+            if byte < 255 {
+                break;
+            }
+        }
+    }
+    Some(len)
+}
+
+/// Returns the seek points of a block that decodes to `decoded`; `None` if it does not. Source of
+/// the rules: the document "LZ4 Block Format Description".
+fn find_points(block: &[u8], decoded: &[u8]) -> Option<SeekPoints> {
+    let mut points = SeekPoints::starting_at(SIZE as u64 * 8);
+    let (mut at, mut made) = (0, 0);
+    while let Some(token) = block.get(at) {
+        let bit = (SIZE + at) as u64 * 8;
+        points.add(decoded.get(..made)?, bit, WINDOW).ok()?;
+        at += 1;
+        let literals = length(token >> 4, block, &mut at)?;
+        at += literals;
+        made += literals;
+        if at == block.len() {
+            break; // the last sequence has no match
+        }
+        at += 2; // the offset of the match
+        made += 4 + length(token & 15, block, &mut at)?;
+    }
+    if made != decoded.len() {
+        return None;
+    }
+    points.end(made, (SIZE + block.len()) as u64 * 8)
 }
 
 /// Decodes the first bytes of a block into `out` and returns the number of bytes written. It is
@@ -101,6 +180,43 @@ fn decompress(encoded: &[u8], out: &mut [u8]) -> Result<usize, StreamError> {
 }
 
 impl Codec for Lz4 {
+    fn partial_decode(&self) -> PartialDecode {
+        PartialDecode::Seek
+    }
+
+    fn decode_with_points(
+        &self,
+        encoded: &[u8],
+        out: &mut [u8],
+    ) -> CodecResult<(usize, Option<SeekPoints>)> {
+        let made = self.decode(encoded, out)?;
+        let points = encoded
+            .get(SIZE..)
+            .filter(|_| made == out.len())
+            .and_then(|block| find_points(block, out));
+        Ok((made, points))
+    }
+
+    fn decode_part(
+        &self,
+        points: &SeekPoints,
+        range: Range<usize>,
+        stored: &[u8],
+        out: &mut Vec<u8>,
+    ) -> CodecResult<usize> {
+        let (decoded, _) = points.window(&range, WINDOW, out)?;
+        let start = out.len();
+        out.resize(start + range.end - decoded, 0);
+        let wanted = out.len() - start;
+        match decompress_after(stored, out, start) {
+            Some(made) if made == wanted => Ok(start + range.start - decoded),
+            _ => {
+                let e = StreamError::Invalid("damaged or cut short");
+                Err(e.into_codec_error("lz4", stored.len(), wanted))
+            }
+        }
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         decompress(encoded, out).map_err(|e| e.into_codec_error("lz4", encoded.len(), out.len()))
     }

@@ -70,6 +70,10 @@ impl Codec for Shuffle {
         Size::Exact(decoded)
     }
 
+    fn shuffled_itemsize(&self) -> Option<usize> {
+        Some(self.size)
+    }
+
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         buffer::count(encoded, self.size)?;
         unshuffle(self.size, encoded, buffer::front(out, encoded.len())?);
