@@ -65,6 +65,12 @@ pub enum OpenedChunk {
     Blocks(BlockIndex),
 }
 
+/// Returns the name under which the seek points of a chunk are kept: those of others in its shard
+/// have the same key.
+fn points_of(chunk: ChunkId) -> String {
+    format!("points {}", chunk.0)
+}
+
 impl BlockIndex {
     /// Returns the blocks of a chunk whose version has these seek points.
     pub fn of_points(points: Arc<SeekPoints>, version: Version) -> Self {
@@ -384,6 +390,26 @@ impl Array {
         bytes.drain(..part.start - items.start);
         self.count_block(bytes.len());
         Ok(Some(bytes))
+    }
+
+    /// Returns the blocks of a chunk whose seek points were kept by [`Array::keep_points`], perhaps
+    /// of an older version.
+    pub fn kept_points(&self, chunk: ChunkId) -> Option<(SeekPoints, Version)> {
+        let mut bytes = Vec::new();
+        let key = self.stored_key(chunk);
+        let version = self.store.kept(&key, &points_of(chunk), &mut bytes)?;
+        let points = SeekPoints::parse(&bytes)?;
+        (points.nbytes() == self.grid.chunk_size(chunk)).then_some((points, Version::Tag(version)))
+    }
+
+    /// Keeps the seek points of a version of a chunk for later mounts, if the store has a place for
+    /// them.
+    pub fn keep_points(&self, chunk: ChunkId, points: &SeekPoints, version: &Version) {
+        if self.is_remote() {
+            let key = self.stored_key(chunk);
+            self.store
+                .keep(&key, &points_of(chunk), version, &points.to_bytes());
+        }
     }
 
     /// Reads stored bytes of a chunk. Returns false if it was replaced since it was opened.

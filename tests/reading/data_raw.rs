@@ -1020,3 +1020,32 @@ fn a_sequential_read_with_a_small_cache_decodes_hardly_any_chunk_twice() {
         }
     }
 }
+
+/// The second series of values across chunks, of an array that is larger than the cache, decodes
+/// parts of the chunks that the first one has decoded.
+#[test]
+fn a_second_series_decodes_no_whole_chunk() {
+    const MAPS: usize = 6;
+    for more in [
+        zlib(),
+        json!({"compressor": {"id": "lz4", "acceleration": 1}}),
+    ] {
+        let s = stored(&[MAPS, 8 * M], &[1, 8 * M], more.clone());
+        let mount = s.mount(&["--cache-size", "32M"]);
+        let file = open_direct(&mount.join("a/data.raw"));
+        let series = |at: usize| {
+            let reads = (0..MAPS).map(|map| map * 8 * M + at);
+            let growth = mount.growth(|| assert_reads_at(&file, &s.array.flat, 4096, reads));
+            ["chunk_decodes", "block_decodes", "bytes_decoded"].map(|n| growth.of(n) as usize)
+        };
+        let [chunks, ..] = series(M);
+        assert!((MAPS..=MAPS + 1).contains(&chunks), "{more}: {chunks}");
+        for at in [0, 2 * M, 3 * M + 8192, 8 * M - 4096] {
+            let [chunks, parts, bytes] = series(at);
+            // one or two maps may have stayed in the cache
+            assert_eq!(chunks, 0, "{more}: {at}");
+            assert!((MAPS - 2..=MAPS).contains(&parts), "{more}: {at}, {parts}");
+            assert!(bytes <= MAPS * 8192, "{more}: {at}, {bytes}");
+        }
+    }
+}

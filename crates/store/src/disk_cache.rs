@@ -234,6 +234,21 @@ impl Readable for DiskCache {
         Ok(stat)
     }
 
+    fn kept(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
+        let name = format!("{}\0{name}", self.name(key));
+        let cached = CachedFile::open(self.directory.get(hash(&name))?, &name)?;
+        if !cached.read(0..u64::MAX, bytes).ok()? {
+            self.directory.remove(hash(&name));
+            return None;
+        }
+        self.directory.record_use(cached.file());
+        Some(cached.version)
+    }
+
+    fn keep(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
+        self.insert(&format!("{}\0{name}", self.name(key)), version, bytes);
+    }
+
     fn location(&self) -> String {
         self.below.location()
     }

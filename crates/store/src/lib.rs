@@ -414,6 +414,20 @@ pub trait Readable: Send + Sync {
         self.below().is_none_or(|below| below.lists_all())
     }
 
+    /// Replaces the content of `bytes` by what [`Readable::keep`] kept last, and returns the text of
+    /// the version that it was derived from. The caller has to find out whether that is stored.
+    fn kept(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
+        self.below().and_then(|below| below.kept(key, name, bytes))
+    }
+
+    /// Keeps bytes that were derived from a version of the value of `key`, across mounts, if the
+    /// store has a place for them. Their name tells them from others of that value.
+    fn keep(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
+        if let Some(below) = self.below() {
+            below.keep(key, name, version, bytes);
+        }
+    }
+
     /// Returns whether `key` stands for a part of files of another format, to which the store
     /// refers.
     fn refers_to_files(&self, key: &Key) -> bool {

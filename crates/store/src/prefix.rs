@@ -74,6 +74,14 @@ impl Readable for PrefixStore {
         }
     }
 
+    fn kept(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
+        self.below.kept(&self.full(key), name, bytes)
+    }
+
+    fn keep(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
+        self.below.keep(&self.full(key), name, version, bytes);
+    }
+
     fn forget(&self, prefix: &Key) {
         self.below.forget(&self.full(prefix));
     }

@@ -145,6 +145,7 @@ impl Cache {
                 let tag = VersionTag::of(Some(&loaded.version));
                 if let Some(points) = loaded.points {
                     let version = loaded.version.clone();
+                    array.keep_points(chunk, &points, &version);
                     self.seek_points.insert(array, chunk, points, version);
                 }
                 CachedChunk::Whole(self.buffers.hold(loaded.bytes), loaded.version, tag)
@@ -218,6 +219,11 @@ impl Cache {
     fn open_chunk(&self, array: &Array, chunk: ChunkId) -> Result<OpenedChunk> {
         if array.partial_decode() != PartialDecode::Seek {
             return array.open_chunk(chunk);
+        }
+        if self.seek_points.get(array, chunk).is_none()
+            && let Some((points, version)) = array.kept_points(chunk)
+        {
+            self.seek_points.insert(array, chunk, points, version);
         }
         let index = self.seek_points.get(array, chunk);
         Ok(index.map_or(OpenedChunk::Whole, OpenedChunk::Blocks))

@@ -134,6 +134,52 @@ impl SeekPoints {
             - start
     }
 
+    /// Returns the points as bytes, which [`SeekPoints::parse`] reads.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(24 * (self.points.len() + 1) + self.windows.len());
+        let header = [self.nbytes as u64, self.end, self.points.len() as u64];
+        let points = self.points.iter();
+        let points = points.flat_map(|p| [p.decoded as u64, p.encoded, p.window as u64]);
+        for number in header.into_iter().chain(points) {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.windows);
+        bytes
+    }
+
+    /// Reads what [`SeekPoints::to_bytes`] returned; `None` if it is something else.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (numbers, _) = bytes.as_chunks::<8>();
+        let number = |i: usize| numbers.get(i).map(|bytes| u64::from_le_bytes(*bytes));
+        let index = |i: usize| usize::try_from(number(i)?).ok();
+        let (nbytes, end, count) = (index(0)?, number(1)?, index(2)?);
+        let points = (1..count.checked_add(1)?).map(|n| {
+            Some(SeekPoint {
+                decoded: index(3 * n)?,
+                encoded: number(3 * n + 1)?,
+                window: index(3 * n + 2)?,
+            })
+        });
+        let points = points.take(numbers.len()).collect::<Option<Vec<_>>>()?;
+        let windows = bytes.get(24 * (points.len() + 1)..)?.to_vec();
+        let last = SeekPoint {
+            decoded: nbytes,
+            encoded: end,
+            window: windows.len(),
+        };
+        let starts_at_0 = points.first().is_some_and(|first| first.decoded == 0);
+        let is_sorted = points
+            .iter()
+            .zip(points.iter().skip(1).chain([&last]))
+            .all(|(a, b)| a.decoded < b.decoded && a.encoded <= b.encoded && a.window <= b.window);
+        (points.len() == count && starts_at_0 && is_sorted).then_some(SeekPoints {
+            points,
+            windows,
+            nbytes,
+            end,
+        })
+    }
+
     fn start_of_last(&self) -> usize {
         self.points.last().map_or(0, |point| point.decoded)
     }
@@ -294,6 +340,13 @@ mod tests {
             let points = points.unwrap();
             prop_assert_eq!(points.nbytes(), size);
             prop_assert!(points.windows.len() * 100 <= size * MAX_PERCENT);
+            let mut bytes = points.to_bytes();
+            prop_assert!(SeekPoints::parse(&bytes).is_some_and(|parsed| parsed == points));
+            prop_assert_eq!(SeekPoints::parse(&bytes[..damage.index(24)]), None);
+            bytes[damage.index(24 * points.points.len())] ^= 0x80;
+            if let Some(other) = SeekPoints::parse(&bytes).filter(|other| other.nbytes() == size) {
+                let _ = part(&*codec, &other, 100_000..100_100, &stored);
+            }
             for (start, len) in reads {
                 let start = start.index(size);
                 let range = start..(start + len).min(size);

@@ -634,3 +634,25 @@ fn processes_share_a_cache_and_may_be_killed() {
     // of the space
     assert!(10 * hits > misses, "{hits} {misses}");
 }
+
+#[test]
+fn derived_bytes_are_kept_with_the_version_of_their_value() {
+    let place = Place::new();
+    let key = Key::normalize("a/0.0").unwrap();
+    let version = place.server.put(&key, b"value").unwrap();
+    let mut bytes = Vec::new();
+    assert_eq!(place.cache().kept(&key, "points", &mut bytes), None);
+    place.cache().keep(&key, "points", &version, b"derived");
+    let kept = place.cache().kept(&key, "points", &mut bytes);
+    assert_eq!(
+        (kept, &bytes[..]),
+        (Some(version.to_string()), &b"derived"[..])
+    );
+    // neither the value nor what has another name
+    assert_eq!(place.cache().kept(&key, "other", &mut bytes), None);
+    assert_eq!(
+        place.cache().get(&key, 100, &mut bytes).unwrap(),
+        Some(version)
+    );
+    assert_eq!(bytes, b"value");
+}
