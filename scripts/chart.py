@@ -9,7 +9,8 @@ import sys
 from xml.sax.saxutils import escape
 
 BENCH = pathlib.Path(__file__).resolve().parents[1] / "target" / "bench"
-PEERS = {"zarr2": "zarr-python 2", "zarr3": "zarr-python 3", "zarrs": "zarrs", "tensorstore": "TensorStore"}
+PEERS = {"zarr2": "zarr-python 2", "zarr3": "zarr-python 3", "zarr3-fused": "zarr-python 3, fused", "zarrs": "zarrs",
+         "tensorstore": "TensorStore"}
 
 # row and column of the result, label, color; without a column, the best library
 BARS = [

@@ -68,13 +68,13 @@ install_python() {
         "$pip" --python "$1" install --quiet --disable-pip-version-check "${@:2}" >&2
 }
 
-# venv NAME: creates a virtual environment with requirements/NAME.txt, anew if the file has changed, and prints the path
-# of its Python
+# venv NAME [PYTHON]: creates a virtual environment with requirements/NAME.txt, anew if the file has changed, and prints
+# the path of its Python
 venv() {
     local dir=$root/target/venv/$1 requirements=$root/scripts/requirements/$1.txt
     if ! cmp -s "$requirements" "$dir/requirements.txt" || ! "$dir/bin/python" -c '' 2>/dev/null; then
         rm -rf "$dir"
-        python3 -m venv --without-pip "$dir" >&2
+        "${2:-python3}" -m venv --without-pip "$dir" >&2
         install_python "$dir/bin/python" -r "$requirements"
         cp "$requirements" "$dir/requirements.txt"
     fi

@@ -34,7 +34,7 @@ def arguments():
     all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **REMOTE_ROWS, **STORE_ROWS, **SHARD_ROWS}
     names = ", ".join([*(a.name for a in ARRAYS), *all_rows])
     parser = argparse.ArgumentParser(prog="scripts/bench", epilog=f"names for --only: {names}")
-    for hidden in ("--zarr2", "--peers", "--programs", "--dir"):
+    for hidden in ("--zarr2", "--peers", "--servers", "--programs", "--dir"):
         parser.add_argument(hidden, type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--mib", type=int, default=1024, help="size of an array in MiB; those of bz2 and lzma have an eighth [1024]")
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds; tables show medians [5]")
@@ -73,7 +73,7 @@ class Setup:
 
     def __init__(self, args):
         self.mib = args.mib
-        self.zarr2, self.peers = args.zarr2, args.peers
+        self.zarr2, self.peers, self.servers = args.zarr2, args.peers, args.servers
         examples = args.programs / "examples"
         self.decode, self.encode, self.update = (examples / name for name in ("decode", "encode", "update"))
         self.remote_server, self.remote_client = examples / "remote_server", examples / "remote_client"
@@ -172,7 +172,7 @@ def main():
     result = {
         "date": datetime.date.today().isoformat(), "mib": args.mib, "rounds": args.rounds,
         "machine": {**system.machine(), "file_system": file_system},
-        "versions": system.versions(setup.mounts.zarrfs_program, args.zarr2, args.peers, root),
+        "versions": system.versions(setup.mounts.zarrfs_program, args.zarr2, args.peers, args.servers, root),
         "arrays": {},
     }
     result["stores"] = {"arrays": counts[0], "chunks": counts[1], "listed": setup.listed,

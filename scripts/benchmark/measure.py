@@ -9,7 +9,7 @@ import time
 from arrays import READ
 from system import Failed, cpu_of, json_of, peak_of, timed
 
-PEERS = ["zarr2", "zarr3", "zarrs", "tensorstore"]
+PEERS = ["zarr2", "zarr3", "zarr3-fused", "zarrs", "tensorstore"]
 MOUNTED = ["zarrfs", "direct", "null", "null-direct", "plain"]
 READERS = 4
 

@@ -51,6 +51,14 @@ class Zarrs(Zarr):
         return out
 
 
+class Fused(Zarr):
+    """Configures zarr-python 3 to use its other codec pipeline, which decodes in a pool of threads."""
+
+    def __init__(self, requests=None):
+        super().__init__(requests)
+        self.zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"})
+
+
 class TensorStore:
     def __init__(self, requests=None, driver=None):
         import tensorstore
@@ -213,7 +221,7 @@ def peak_memory():
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 
 
-LIBRARIES = {"zarr2": Zarr, "zarr3": Zarr, "zarrs": Zarrs, "tensorstore": TensorStore, "file": File,
+LIBRARIES = {"zarr2": Zarr, "zarr3": Zarr, "zarr3-fused": Fused, "zarrs": Zarrs, "tensorstore": TensorStore, "file": File,
              "pread": lambda: None, "pwrite": lambda: None, "numcodecs": lambda: None}
 OPERATIONS = {f.__name__: f for f in (memory, file, store, plane, latency, pread, pwrite, total, decode, encode)}
 

@@ -14,7 +14,7 @@ from writing import WriteBench
 LATENCY_MS = 20
 # concurrent requests: as many as a mount sends
 CONNECTIONS = 64
-PEERS = ["zarr3", "tensorstore"]
+PEERS = ["zarr3", "zarr3-fused", "tensorstore"]
 
 
 class RemoteServer:
@@ -126,7 +126,7 @@ class StoreBench(NearStoreBench):
         """Counts listings and other requests of `ls -l` for an array of many chunks in a bucket."""
         if self.round > 0:
             return  # counts do not vary, and moto is slow
-        with bucket(self.setup.peers, self.setup.listed) as (process, endpoint, url):
+        with bucket(self.setup.servers, self.setup.listed) as (process, endpoint, url):
             with self.mounts.zarrfs(url, "--endpoint-url", endpoint):
                 before, asked = listings_of(process), self.mounts.counters()["requests"]
                 seconds, _ = timed(["ls", "-l", self.mounts.at])

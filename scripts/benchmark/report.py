@@ -3,7 +3,7 @@ import functools
 
 import sharded
 
-PEERS = ["zarr2", "zarr3", "zarrs", "tensorstore"]
+PEERS = ["zarr2", "zarr3", "zarr3-fused", "zarrs", "tensorstore"]
 COLUMNS = ["zarrfs", "direct", "null", "null-direct", "plain", "directory", "link", *PEERS]
 FAST_CODECS = ("blosc", "zlib", "zstd", None)
 

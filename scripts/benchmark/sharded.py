@@ -9,11 +9,11 @@ import shutil
 import time
 
 from arrays import READ
-from remote import CONNECTIONS, remote_server
+from remote import CONNECTIONS, PEERS as REMOTE_LIBRARIES, remote_server
 from measure import Samples
 from system import Failed, json_of, peak_of, timed
 
-LIBRARIES = ["zarr3", "zarrs", "tensorstore"]
+LIBRARIES = ["zarr3", "zarr3-fused", "zarrs", "tensorstore"]
 PLANE, CHUNKS, ITEMSIZE = (1024, 1024), (4, 64, 256), 4  # 4 KiB of a row are in four chunks of 256 KiB
 PLANE_MIB = math.prod(PLANE) * ITEMSIZE >> 20
 ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
@@ -140,7 +140,7 @@ class ShardBench:
             with served() as server, self.mounts.zarrfs(f"{server.url}/{store.name}"):
                 self.samples.add("remote", f"zarrfs, {name}", timed(["cat", self.flat])[0])
                 self.samples.add("remote-requests", f"zarrfs, {name}", server.requests() / (self.setup.mib / 8))
-            for library in ("zarr3", "tensorstore"):
+            for library in REMOTE_LIBRARIES:
                 options = {"requests": CONNECTIONS, **({"driver": "zarr3"} if library == "tensorstore" else {})}
                 with self.samples.noting_failure("remote", f"{library}, {name}"), served() as server:
                     result = self.peer(library, "memory", path=f"{server.url}/{store.name}", library=options)

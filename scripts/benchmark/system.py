@@ -203,7 +203,7 @@ def machine():
     }
 
 
-def versions(zarrfs, zarr2, peers, root):
+def versions(zarrfs, zarr2, peers, servers, root):
     """Returns the versions of zarrfs, the libraries and the tools."""
     ask = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
 
@@ -217,6 +217,6 @@ def versions(zarrfs, zarr2, peers, root):
         "commit": say("git", "-C", root, "describe", "--always", "--dirty"),
         "zarr2": of(zarr2, "zarr", "numcodecs"),
         "peers": of(peers, "zarr", "zarrs", "tensorstore", "numcodecs", "numpy", "fsspec", "aiohttp"),
-        "servers": of(peers, "moto"),
+        "servers": of(servers, "moto"),
         "fio": say("fio", "--version"),
     }
