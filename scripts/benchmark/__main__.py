@@ -7,12 +7,16 @@ import pathlib
 import sys
 
 import compare
+import growth
 import report
+import series
 import sharded
 import stores
 import system
-from arrays import ARRAYS, Array, check_space, make, make_plain
+from arrays import ARRAYS, MAPS, Array, check_space, make, make_plain
+from growth import GROWTH_ROWS, GrowthBench
 from remote import RemoteBench, StoreBench
+from series import SeriesBench
 from sharded import SHARD_ROWS, ShardBench
 from writing import check_disk
 
@@ -28,10 +32,11 @@ REMOTE_ROWS = {"remote": RemoteBench.remote, "zip": RemoteBench.zip}
 SOME = ("f4-blosc-lz4", "i2-zlib-1")
 STORE_ROWS = {"first-byte": StoreBench.first_byte, "ls": StoreBench.ls, "stat": StoreBench.stat,
               "ls-s3": StoreBench.ls_s3}
+SERIES_ROWS = {"series": SeriesBench.series}
 
 
 def arguments():
-    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **REMOTE_ROWS, **STORE_ROWS, **SHARD_ROWS}
+    all_rows = {**ARRAY_ROWS, **WRITE_ROWS, **REMOTE_ROWS, **STORE_ROWS, **SHARD_ROWS, **SERIES_ROWS, **GROWTH_ROWS}
     names = ", ".join([*(a.name for a in ARRAYS), *all_rows])
     parser = argparse.ArgumentParser(prog="scripts/bench", epilog=f"names for --only: {names}")
     for hidden in ("--zarr2", "--peers", "--servers", "--programs", "--dir"):
@@ -63,6 +68,8 @@ def arguments():
     args.remote = some if args.remote_rows else []
     args.store_rows = [r for r in STORE_ROWS if r in rows or not only]
     args.shard_rows = [r for r in SHARD_ROWS if r in rows or not only]
+    args.maps = MAPS if "series" in rows or not only else []
+    args.growth_rows = [r for r in GROWTH_ROWS if r in rows or not only]
     if not args.array_rows:
         args.arrays = some if args.written or args.remote else []
     return args
@@ -80,11 +87,13 @@ class Setup:
         self.peer_script = pathlib.Path(__file__).with_name("peer.py")
         self.directory = args.dir / f"{args.mib}-mib"
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.programs = args.programs
         self.mounts = system.Mounts(args.programs, args.dir)
         self.fio_ms = 200 if args.quick else 1000
         # a thirtieth of the pages, so that hardly any read finds its page in the page cache
         self.cold_reads = args.mib * 8
         self.reads = 4 if args.quick else 8
+        self.random_reads = 40 if args.quick else 400
         self.slab_bytes = 64 << 20
         self.listed = 10_000 if args.quick else 100_000
         self.updates = 20 if args.quick else 200
@@ -115,13 +124,18 @@ def bench_array(setup, array, args, cores):
             progress(f"{array.name}: round {bench.round + 1}, {row}")
             measure(bench)
     progress("")
-    result = {"dtype": array.dtype, "shape": array.shape(setup.mib), "chunks": array.chunks, "order": array.order,
-              "codec": array.codec, "compressor": array.compressor, "chunk_bytes": array.chunk_bytes,
-              "whole_rows": len(array.plane) == 2 and array.chunks[2] == array.plane[1] and array.plane[1] == 1024,
-              "bytes": bench.size, "stored": sum(f.stat().st_size for f in store.iterdir()),
-              "rows": bench.samples.summary()}
+    result = described(setup, array, bench)
     result["bound"] = report.bounds(result, cores)
     return result
+
+
+def described(setup, array, bench):
+    return {"dtype": array.dtype, "shape": array.shape(setup.mib), "chunks": array.chunks, "order": array.order,
+            "codec": array.codec, "compressor": array.compressor, "filters": array.filters,
+            "chunk_bytes": array.chunk_bytes,
+            "whole_rows": len(array.plane) == 2 and array.chunks[2] == array.plane[1] and array.plane[1] == 1024,
+            "bytes": bench.size, "stored": sum(f.stat().st_size for f in bench.store.iterdir()),
+            "rows": bench.samples.summary()}
 
 
 def bench_stores(setup, args, counts):
@@ -155,13 +169,33 @@ def bench_shards(setup, args):
     return result
 
 
+def bench_series(setup, array, args):
+    bench = SeriesBench(setup, array, *make(array, setup.mib, setup.directory))
+    bench.verify()
+    for bench.round in range(args.rounds):
+        progress(f"{array.name}: round {bench.round + 1}")
+        bench.series()
+    progress("")
+    return described(setup, array, bench)
+
+
+def bench_growth(setup, args):
+    bench = GrowthBench(setup, args.dir, args.quick)
+    for bench.round in range(args.rounds):
+        for row in args.growth_rows:
+            progress(f"round {bench.round + 1}, {row}")
+            GROWTH_ROWS[row](bench)
+    progress("")
+    return bench.samples.summary()
+
+
 def main():
     args = arguments()
     system.end_with_exception()
     # read now, since this run may write the same file
     before = json.loads(args.compare.read_text()) if args.compare else None
     setup = Setup(args)
-    check_space(args.arrays, args.mib, setup.directory, bool(args.written))
+    check_space([*args.arrays, *args.maps], args.mib, setup.directory, bool(args.written))
     file_system = system.file_system_of(setup.directory)
     if args.written:
         check_disk(setup.directory, file_system)
@@ -173,12 +207,15 @@ def main():
         "date": datetime.date.today().isoformat(), "mib": args.mib, "rounds": args.rounds,
         "machine": {**system.machine(), "file_system": file_system},
         "versions": system.versions(setup.mounts.zarrfs_program, args.zarr2, args.peers, args.servers, root),
-        "arrays": {},
+        "arrays": {}, "series": {}, "growth": {},
     }
     result["stores"] = {"arrays": counts[0], "chunks": counts[1], "listed": setup.listed,
                         "rows": bench_stores(setup, args, counts)}
     try:
+        result["growth"] = {"rows": bench_growth(setup, args)}
         result["shards"] = bench_shards(setup, args)
+        for array in args.maps:
+            result["series"][array.name] = bench_series(setup, array, args)
         for array in args.arrays:
             result["arrays"][array.name] = bench_array(setup, array, args, result["machine"]["cores"])
     except (KeyboardInterrupt, SystemExit):

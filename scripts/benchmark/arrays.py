@@ -20,6 +20,7 @@ class Array:
     compressor: dict | None = dataclasses.field(default_factory=lambda: BLOSC)
     order: str = "C"
     fraction: int = 1  # divisor of the size, for codecs that take minutes
+    filters: tuple = ()
 
     @property
     def itemsize(self):
@@ -93,6 +94,15 @@ ARRAYS = [
     Array("f4-16m-rows", "smooth", "<f4", (256, 1024), (16, 256, 1024)),
     Array("f4-64m", "smooth", "<f4", SQUARE, (64, 512, 512)),
 ]
+# maps, of which each is one chunk of 16 MiB
+MAP, ONE_MAP = (2048, 2048), (1, 2048, 2048)
+ZLIB, SHUFFLE = {"id": "zlib", "level": 1}, {"id": "shuffle", "elementsize": 4}
+MAPS = [
+    Array("maps-zlib-1", "smooth", "<f4", MAP, ONE_MAP, ZLIB),
+    Array("maps-shuffle-zlib-1", "smooth", "<f4", MAP, ONE_MAP, ZLIB, filters=(SHUFFLE,)),
+    Array("maps-lz4", "smooth", "<f4", MAP, ONE_MAP, {"id": "lz4", "acceleration": 1}),
+    Array("maps-bz2", "smooth", "<f4", MAP, ONE_MAP, {"id": "bz2", "level": 1}, fraction=4),
+]
 
 
 def slab(array, start, stop):
@@ -112,7 +122,8 @@ def slab(array, start, stop):
 
 def make_plain(array, mib, path):
     length = array.shape(mib)[0]
-    step = 64 if array.plane else 1 << 22
+    # planes of 64 MiB of f4 at a time
+    step = max(1, (64 << 18) // math.prod(array.plane)) if array.plane else 1 << 22
     part = path.with_suffix(".part")
     with open(part, "wb") as f:
         for start in range(0, length, step):
@@ -138,8 +149,9 @@ def make(array, mib, directory):
     shape = array.shape(mib)
     flat = np.memmap(plain, array.dtype, "r", shape=shape)
     codec = array.compressor and numcodecs.get_codec(dict(array.compressor))
+    filters = [numcodecs.get_codec(dict(f)) for f in array.filters] or None
     out = zarr.open_array(str(store), mode="w", shape=shape, chunks=array.chunks, dtype=array.dtype, order=array.order,
-                          compressor=codec)
+                          compressor=codec, filters=filters)
     for start in range(0, shape[0], array.chunks[0]):
         out[start:start + array.chunks[0]] = flat[start:start + array.chunks[0]]
     if array.codec == "zstd":

@@ -17,9 +17,14 @@ def rows_of(result):
         for row, columns in rows.items():
             for column, values in columns.items():
                 yield f"shards, {codec}", row, column, values
-    for row, columns in result["stores"]["rows"].items():
-        for column, values in columns.items():
-            yield "stores", row, column, values
+    for name, array in result.get("series", {}).items():
+        for row, columns in array["rows"].items():
+            for column, values in columns.items():
+                yield f"series, {name}", row, column, values
+    for table in ("stores", "growth"):
+        for row, columns in result.get(table, {}).get("rows", {}).items():
+            for column, values in columns.items():
+                yield table, row, column, values
 
 
 def verdict(row, before, now):

@@ -214,10 +214,15 @@ class ArrayBench:
 
 def fio(path, jobs, *limits):
     """Returns the number of random reads of 4 KiB per second."""
+    return fio_reads(path, jobs, *limits)["iops"]
+
+
+def fio_reads(path, jobs, *limits):
+    """Reads 4 KiB at random places in `jobs` threads. Returns what fio says of it."""
     result = json_of(["fio", "--name=random", f"--filename={path}", "--readonly", "--rw=randread", f"--bs={READ}",
                       "--ioengine=psync", "--thread", f"--numjobs={jobs}", "--group_reporting", "--norandommap",
                       "--invalidate=0", "--output-format=json", *limits])
-    return result["jobs"][0]["read"]["iops"]
+    return result["jobs"][0]["read"]
 
 
 def dd(path, *operands):
@@ -238,13 +243,11 @@ class StoreBench:
         for name, (store, file) in self.stores["first-byte"].items():
             start = time.perf_counter()
             with self.mounts.zarrfs(store):
-                with open(self.mounts.at / file, "rb", buffering=0) as f:
-                    f.read(1)
+                read_byte(self.mounts.at / file)
                 self.samples.add("first-byte", name, seconds_since(start))
         start = time.perf_counter()
         with self.mounts.null(1 << 30):
-            with open(self.mounts.at / "data.raw", "rb", buffering=0) as f:
-                f.read(1)
+            read_byte(self.mounts.at / "data.raw")
             self.samples.add("first-byte", "null file", seconds_since(start))
 
     def ls(self):
@@ -258,6 +261,11 @@ class StoreBench:
         with self.mounts.zarrfs(store):
             self.samples.add("stat", "zarrfs", stat_all(self.mounts.at, names, "data.raw"))
         self.samples.add("stat", "plain", stat_all(store, names, ".zarray"))
+
+
+def read_byte(path):
+    with open(path, "rb", buffering=0) as f:
+        f.read(1)
 
 
 def stat_all(directory, names, file):

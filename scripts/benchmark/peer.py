@@ -10,6 +10,8 @@ import resource
 import sys
 import time
 
+from system import bytes_read_by, cpu_of
+
 
 class Zarr:
     """Opens an array with the installed zarr-python, 2 or 3. For a URL, up to `requests` requests are in flight."""
@@ -95,6 +97,20 @@ class File:
         return array[selection].copy()
 
 
+class Items(File):
+    """A file of flat bytes, of which each item is read with pread(2)."""
+
+    def open(self, path):
+        return os.open(path, os.O_RDONLY)
+
+    def read(self, file, selection):
+        size = self.numpy.dtype(self.dtype).itemsize
+        _, y, x = (s.start for s in selection)
+        _, height, width = self.shape
+        places = (((z * height + y) * width + x) * size for z in range(self.shape[0]))
+        return self.numpy.frombuffer(b"".join(os.pread(file, size, at) for at in places), self.dtype)
+
+
 def timed(function, *arguments, **options):
     start = time.perf_counter()
     function(*arguments, **options)
@@ -161,6 +177,26 @@ def latency(library, path, reads):
     return [timed(library.read, array, slices(read)) for read in reads]
 
 
+def series(library, path, points, daemon=None, server=None):
+    """Reads one item of each step for each point (y, x). Returns what each point costs, and its values."""
+    def now():
+        counters = {"seconds": time.perf_counter(), "cpu": cpu_seconds()}
+        if daemon:
+            counters["daemon_cpu"] = cpu_of(daemon)
+        if server:
+            # which it sends
+            counters["bytes"] = bytes_read_by(server)
+        return counters
+
+    array, found = library.open(path), []
+    for y, x in points:
+        before = now()
+        values = library.read(array, (slice(None), slice(y, y + 1), slice(x, x + 1)))
+        cost = {name: value - before[name] for name, value in now().items()}
+        found.append({**cost, "values": values.tobytes().hex()})
+    return found
+
+
 def pread(_, path, offsets, size):
     fd = os.open(path, os.O_RDONLY)
     return [timed(os.pread, fd, size, offset) for offset in offsets]
@@ -221,9 +257,9 @@ def peak_memory():
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 
 
-LIBRARIES = {"zarr2": Zarr, "zarr3": Zarr, "zarr3-fused": Fused, "zarrs": Zarrs, "tensorstore": TensorStore, "file": File,
-             "pread": lambda: None, "pwrite": lambda: None, "numcodecs": lambda: None}
-OPERATIONS = {f.__name__: f for f in (memory, file, store, plane, latency, pread, pwrite, total, decode, encode)}
+LIBRARIES = {"zarr2": Zarr, "zarr3": Zarr, "zarr3-fused": Fused, "zarrs": Zarrs, "tensorstore": TensorStore,
+             "file": File, "items": Items, "pread": lambda: None, "pwrite": lambda: None, "numcodecs": lambda: None}
+OPERATIONS = {f.__name__: f for f in (memory, file, store, plane, latency, series, pread, pwrite, total, decode, encode)}
 
 
 def main():
@@ -237,7 +273,7 @@ def main():
     except Exception as e:  # a failure is a result
         said = str(e) or str(e.__cause__ or "")
         # without the specification that TensorStore appends, and without paths
-        said = said.split(" [tensorstore_spec")[0].replace(str(pathlib.Path(arguments["path"]).parent) + "/", "")
+        said = said.split(" [tensorstore_spec")[0].replace(arguments["path"].rsplit("/", 1)[0] + "/", "")
         result = {"error": f"{type(e).__name__}: {said}"[:300]}
     print(json.dumps(result))
 

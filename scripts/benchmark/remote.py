@@ -2,13 +2,12 @@
 import contextlib
 import os
 import pathlib
-import resource
 import subprocess
 import urllib.request
 import zipfile
 
 from measure import StoreBench as NearStoreBench
-from system import Failed, cpu_of, json_of, process_cpu_of, timed
+from system import Failed, children_cpu, cpu_of, json_of, timed
 from writing import WriteBench
 
 LATENCY_MS = 20
@@ -57,12 +56,12 @@ class RemoteBench(WriteBench):
             command = [self.setup.remote_client, self.store, server.port, self.store.name, CONNECTIONS]
             before = children_cpu()
             self.samples.add("remote", "link", json_of(command)["seconds"])
-            self.samples.add("remote-cpu", "link", children_cpu() - before + process_cpu_of(server.process.pid))
+            self.samples.add("remote-cpu", "link", children_cpu() - before + cpu_of(server.process.pid))
         with self.served() as server, self.mounts.zarrfs(f"{server.url}/{self.store.name}") as pid:
-            before = process_cpu_of(pid)
+            before = cpu_of(pid)
             seconds, cpu = timed(["cat", self.mounts.at / "data.raw"])
             self.samples.add("remote", "zarrfs", seconds)
-            self.samples.add("remote-cpu", "zarrfs", cpu + process_cpu_of(pid) - before)
+            self.samples.add("remote-cpu", "zarrfs", cpu + cpu_of(pid) - before)
             self.samples.add("remote-requests", "zarrfs", server.requests() / chunks)
             self.check_bytes()
         for library in self.samples.left("remote", PEERS):
@@ -102,12 +101,6 @@ class RemoteBench(WriteBench):
                 self.samples.add("zip", column, timed(["cat", self.mounts.at / "data.raw"])[0])
                 if column == "zarrfs":
                     self.check_bytes()
-
-
-def children_cpu():
-    """Returns the CPU seconds of all child processes that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def make_zip(store, archive):

@@ -1,5 +1,6 @@
 """Tables and targets. They depend only on the result."""
 import functools
+import statistics
 
 import sharded
 
@@ -44,6 +45,13 @@ ROWS = {
 }
 # rows of the libraries, and the row of zarrfs to compare with: cat has passed the bytes to another program
 OURS = {"file": "cat", "store": "write", "store-synced": "write"}
+# of each point of a series: title and unit
+SERIES = {"seconds": ("a point", "ms"), "cpu": ("CPU of the reader", "ms"), "daemon_cpu": ("CPU of the daemon", "ms"),
+         "bytes": ("from the server", "MiB")}
+# unit of what is measured of growth, and factor from the unit of the result
+GROWTH = {"ls -l": ("ms", 1e3), "du": ("ms", 1e3), "first byte": ("ms", 1e3), "mount": ("ms", 1e3),
+         "peak memory": ("MiB", 2**-20), "reads": ("per s", 1), "CPU of a read": ("us", 1e6),
+         "CPU of the daemon for a read": ("us", 1e6)}
 # rows without ratios, which would not be comparable
 ALONE = ("cpu", "dd-cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "remote-cpu", "remote-requests",
          "write-ext4-commits")
@@ -178,6 +186,10 @@ def print_array(name, array):
     if "update-parts" in rows:
         parts = "; ".join(f"{part} {v['median'] * 1e3:.2f} ms" for part, v in rows["update-parts"].items())
         print(f"least for 4 bytes: {parts}")
+    print_errors(rows)
+
+
+def print_errors(rows):
     errors = {(c, v["error"]) for row in rows.values() for c, v in row.items() if "error" in v}
     for column, error in sorted(errors):
         print(f"{column} fails: {error}")
@@ -197,6 +209,61 @@ def print_stores(stores):
         seconds, listings, others = (median(rows, row, "zarrfs") for row in ("ls-s3", "ls-s3-listings", "ls-s3-others"))
         print(f"ls -l of {stores['listed']:,} chunks in a bucket of moto: {listings} listings and {others} others; "
               f"{seconds:.1f} s")
+
+
+def add_line(lines, rows, row, title, unit, columns):
+    """Adds a line for a row that was measured."""
+    if row not in rows:
+        return
+    cells = ["fails" if "error" in rows[row].get(c, {}) else shown(median(rows, row, c), unit, 0)
+             for c in columns]
+    # the processor time and the memory of a library are those of the reader, too
+    is_comparable = row.endswith(("seconds", "bytes"))
+    ratio = times(median(rows, row, "zarrfs"), best_peer(rows, row)[0], unit) if is_comparable else None
+    lines.append([title, unit, *cells, f"{ratio:.2f}" if ratio else ""])
+
+
+def print_series(name, array):
+    rows, columns = array["rows"], ["zarrfs", *PEERS]
+    print(f"\nseries, {name}: one item of each of {array['shape'][0]} chunks of {array['chunk_bytes'] / 2**20:g} MiB, "
+          f"stored {array['stored'] / 2**20:.0f} MiB; for each point, the first ones in pass 1, others in pass 2")
+    lines = []
+    for place in ("local", "remote"):
+        for number in (1, 2):
+            for key, (title, unit) in SERIES.items():
+                add_line(lines, rows, f"{place} pass {number} {key}", f"{place}, pass {number}: {title}", unit, columns)
+        add_line(lines, rows, f"{place} peak", f"{place}: peak memory", "MiB", columns)
+    table(["", "", *columns, "x best peer"], lines)
+    if samples := rows.get("4 KiB", {}).get("zarrfs", {}).get("samples"):
+        p50, p99 = (statistics.quantiles(samples, n=100, method="inclusive")[i] for i in (49, 98))
+        print(f"then random reads of 4 KiB of the local mount: p50 {p50 * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms")
+    print_errors(rows)
+
+
+def per_unit(measure, count, value):
+    """Returns the cost for one array, chunk, reader or mount; of reads, the cost of one read."""
+    if measure == "reads":
+        return 1 / value
+    return value if measure.startswith("CPU") else value / count
+
+
+def print_growth(rows):
+    print("\nGrowth. x: cost for each array, chunk or mount, or of a read, relative to the line above; above 1 is worse "
+          "than linear")
+    lines = []
+    for row, columns in rows.items():
+        measure = row.split(", ", 1)[1]
+        unit, factor = GROWTH[measure]
+        before = {}
+        for column, values in columns.items():
+            name, count = column.rsplit(", ", 1)
+            cost = per_unit(measure, int(count), values["median"])
+            before.setdefault(name, []).append(
+                [row, name, f"{int(count):,}", f"{values['median'] * factor:.2f}", unit, cost])
+        for group in before.values():
+            for i, line in enumerate(group):
+                lines.append([*line[:-1], f"{line[-1] / group[i - 1][-1]:.2f}" if i else ""])
+    table(["", "", "", "", "", "x"], lines)
 
 
 def targets(result):
@@ -336,4 +403,8 @@ def print_all(result):
         print_stores(result["stores"])
     for codec, rows in result.get("shards", {}).items():
         sharded.print_rows(codec, rows)
+    for name, array in result.get("series", {}).items():
+        print_series(name, array)
+    if result.get("growth", {}).get("rows"):
+        print_growth(result["growth"]["rows"])
     print_targets(result["targets"])

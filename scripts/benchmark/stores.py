@@ -53,26 +53,36 @@ def large_grid(store, columns, stored_columns):
                 os.link(first, store / str(row) / str(column))
 
 
+def made(directory, name, function, *arguments):
+    """Returns a store that `function` creates unless an earlier run did."""
+    store = directory / f"{name}.zarr"
+    if not (store / ".made").exists():
+        print(f"making {store.name}", flush=True)
+        shutil.rmtree(store, ignore_errors=True)
+        store.mkdir()
+        function(store, *arguments)
+        (store / ".made").touch()
+    return store
+
+
+def made_arrays(directory, arrays):
+    return made(directory, f"{arrays}-arrays", many_arrays, arrays)
+
+
+def made_grid(directory, columns, stored):
+    return made(directory, f"grid-{ROWS * columns}-{ROWS * stored}-stored", large_grid, columns, stored)
+
+
 def make_all(directory, arrays, chunks, columns, ten_million):
     """Returns the stores of each row of StoreBench."""
-    def made(name, function, *arguments):
-        store = directory / f"{name}.zarr"
-        if not (store / ".made").exists():
-            print(f"making {store.name}", flush=True)
-            shutil.rmtree(store, ignore_errors=True)
-            store.mkdir()
-            function(store, *arguments)
-            (store / ".made").touch()
-        return store
-
-    many = made(f"{arrays}-arrays", many_arrays, arrays)
-    listed = made(f"{chunks}-chunks", many_chunks, chunks)
+    many = made_arrays(directory, arrays)
+    listed = made(directory, f"{chunks}-chunks", many_chunks, chunks)
     stored = columns if ten_million else 1
-    grid = made(f"grid-{ROWS * columns}-{ROWS * stored}-stored", large_grid, columns, stored)
+    grid = made_grid(directory, columns, stored)
     return {
         "first-byte": {
-            "empty store": (made("empty", empty), ".zgroup"),
-            "one array": (made("one-array", one_array), "data.raw"),
+            "empty store": (made(directory, "empty", empty), ".zgroup"),
+            "one array": (made(directory, "one-array", one_array), "data.raw"),
             f"{arrays:,} arrays": (many, f"{names(arrays)[-1]}/data.raw"),
             f"{chunks:,} chunks": (listed, "data.raw"),
             f"grid of {ROWS * columns:,} chunks, {ROWS * stored:,} stored": (grid, "data.raw"),

@@ -7,7 +7,7 @@ import shutil
 
 from arrays import READ
 from measure import PEERS, ArrayBench
-from system import Failed, LoopDisk, cpu_of, json_of, peak_of, process_cpu_of, timed
+from system import Failed, LoopDisk, cpu_of, json_of, peak_of, timed
 
 COLUMNS = ["zarrfs", "null", "plain"]
 STRETCH = 64 << 10  # bytes; random writes change one page of each stretch
@@ -75,13 +75,10 @@ class WriteBench(ArrayBench):
     def write_whole(self, row, full):
         for column in COLUMNS:
             with self.target(column, full, check=True) as (path, pid):
-                # threads of a mount that store chunks may end before their CPU time can be read; those of the
-                # null file stay
-                cpu_now = {"zarrfs": process_cpu_of, "null": cpu_of, "plain": lambda _: 0}[column]
-                before = cpu_now(pid)
+                before = cpu_of(pid) if pid else 0
                 seconds, cpu = timed(self.dd_into(path))
                 self.samples.add(row, column, seconds)
-                self.samples.add(f"{row}-cpu", column, cpu + cpu_now(pid) - before)
+                self.samples.add(f"{row}-cpu", column, cpu + (cpu_of(pid) if pid else 0) - before)
                 if column == "zarrfs":
                     self.samples.add("write-peak", column, peak_of(pid))
                     done = self.mounts.counters()
