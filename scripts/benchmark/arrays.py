@@ -101,7 +101,7 @@ MAPS = [
     Array("maps-zlib-1", "smooth", "<f4", MAP, ONE_MAP, ZLIB),
     Array("maps-shuffle-zlib-1", "smooth", "<f4", MAP, ONE_MAP, ZLIB, filters=(SHUFFLE,)),
     Array("maps-lz4", "smooth", "<f4", MAP, ONE_MAP, {"id": "lz4", "acceleration": 1}),
-    Array("maps-bz2", "smooth", "<f4", MAP, ONE_MAP, {"id": "bz2", "level": 1}, fraction=4),
+    Array("maps-bz2", "smooth", "<f4", MAP, ONE_MAP, {"id": "bz2", "level": 1}, fraction=8),
 ]
 
 

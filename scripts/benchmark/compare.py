@@ -58,7 +58,9 @@ def print_compared(before, now):
     ours = [line for line in lines if line[2].split(",")[0] in OURS]
     report.table(["", "", "", "now / then", ""],
                  [[name, row, column, f"{ratio:.2f}", text] for name, row, column, ratio, text in ours])
-    others = sorted(line[3] for line in lines if line not in ours)
+    # other versions of the libraries do not measure the machine
+    changed = report.PEERS if before["versions"]["peers"] != now["versions"]["peers"] else []
+    others = sorted(line[3] for line in lines if line not in ours and line[2].split(",")[0] not in changed)
     if others:
         print(f"other columns, which measure the machine: {others[len(others) // 2]:.2f} (median of {len(others)}, "
               f"{others[0]:.2f} to {others[-1]:.2f})")

@@ -82,7 +82,7 @@ class GrowthBench:
 
     @contextlib.contextmanager
     def first_byte(self, row, column, count, store, file):
-        """Measures the time from the mount command to the first byte of a file, and yields the process id of the daemon."""
+        """Measures the time from the mount command to the first byte of a file. Yields the process id of the daemon."""
         start = time.perf_counter()
         with self.mounts.zarrfs(store) as pid:
             read_byte(self.mounts.at / file)
@@ -97,5 +97,5 @@ class GrowthBench:
         timed(["find", store, "-type", "f", "-exec", "cat", "{}", "+"])
 
 
-GROWTH_ROWS = {"grow-arrays": GrowthBench.arrays, "grow-chunks": GrowthBench.chunks, "grow-readers": GrowthBench.readers,
-               "grow-mounts": GrowthBench.many_mounts}
+GROWTH_ROWS = {"grow-arrays": GrowthBench.arrays, "grow-chunks": GrowthBench.chunks,
+               "grow-readers": GrowthBench.readers, "grow-mounts": GrowthBench.many_mounts}

@@ -259,7 +259,8 @@ def peak_memory():
 
 LIBRARIES = {"zarr2": Zarr, "zarr3": Zarr, "zarr3-fused": Fused, "zarrs": Zarrs, "tensorstore": TensorStore,
              "file": File, "items": Items, "pread": lambda: None, "pwrite": lambda: None, "numcodecs": lambda: None}
-OPERATIONS = {f.__name__: f for f in (memory, file, store, plane, latency, series, pread, pwrite, total, decode, encode)}
+OPERATIONS = {f.__name__: f for f in (memory, file, store, plane, latency, series, pread, pwrite, total, decode,
+                                      encode)}
 
 
 def main():

@@ -13,7 +13,7 @@ from writing import WriteBench
 LATENCY_MS = 20
 # concurrent requests: as many as a mount sends
 CONNECTIONS = 64
-PEERS = ["zarr3", "zarr3-fused", "tensorstore"]
+REMOTE_PEERS = ["zarr3", "zarr3-fused", "tensorstore"]
 
 
 class RemoteServer:
@@ -64,7 +64,7 @@ class RemoteBench(WriteBench):
             self.samples.add("remote-cpu", "zarrfs", cpu + cpu_of(pid) - before)
             self.samples.add("remote-requests", "zarrfs", server.requests() / chunks)
             self.check_bytes()
-        for library in self.samples.left("remote", PEERS):
+        for library in self.samples.left("remote", REMOTE_PEERS):
             with self.samples.noting_failure("remote", library), self.served() as server:
                 url = f"{server.url}/{self.store.name}"
                 result = self.peer(library, "memory", path=url, library={"requests": CONNECTIONS})

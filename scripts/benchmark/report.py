@@ -47,7 +47,7 @@ ROWS = {
 OURS = {"file": "cat", "store": "write", "store-synced": "write"}
 # of each point of a series: title and unit
 SERIES = {"seconds": ("a point", "ms"), "cpu": ("CPU of the reader", "ms"), "daemon_cpu": ("CPU of the daemon", "ms"),
-         "bytes": ("from the server", "MiB")}
+         "bytes": ("from the server", "KiB")}
 # unit of what is measured of growth, and factor from the unit of the result
 GROWTH = {"ls -l": ("ms", 1e3), "du": ("ms", 1e3), "first byte": ("ms", 1e3), "mount": ("ms", 1e3),
          "peak memory": ("MiB", 2**-20), "reads": ("per s", 1), "CPU of a read": ("us", 1e6),
@@ -77,7 +77,7 @@ def shown(value, unit, size):
         return ""
     scale = {"GB/s": lambda: f"{size / value / 1e9:.2f}", "ms": lambda: f"{value * 1e3:.1f}",
              "s/GiB": lambda: f"{value / size * 2**30:.2f}", "us": lambda: f"{value * 1e6:.0f}", "IOPS": lambda: f"{value:.0f}",
-             "MiB": lambda: f"{value / 2**20:.0f}", "": lambda: f"{value:.2f}"}
+             "MiB": lambda: f"{value / 2**20:.0f}", "KiB": lambda: f"{value / 2**10:.0f}", "": lambda: f"{value:.2f}"}
     return scale[unit]()
 
 
@@ -215,8 +215,7 @@ def add_line(lines, rows, row, title, unit, columns):
     """Adds a line for a row that was measured."""
     if row not in rows:
         return
-    cells = ["fails" if "error" in rows[row].get(c, {}) else shown(median(rows, row, c), unit, 0)
-             for c in columns]
+    cells = ["fails" if "error" in rows[row].get(c, {}) else shown(median(rows, row, c), unit, 0) for c in columns]
     # the processor time and the memory of a library are those of the reader, too
     is_comparable = row.endswith(("seconds", "bytes"))
     ratio = times(median(rows, row, "zarrfs"), best_peer(rows, row)[0], unit) if is_comparable else None
@@ -226,7 +225,8 @@ def add_line(lines, rows, row, title, unit, columns):
 def print_series(name, array):
     rows, columns = array["rows"], ["zarrfs", *PEERS]
     print(f"\nseries, {name}: one item of each of {array['shape'][0]} chunks of {array['chunk_bytes'] / 2**20:g} MiB, "
-          f"stored {array['stored'] / 2**20:.0f} MiB; for each point, the first ones in pass 1, others in pass 2")
+          f"stored {array['stored'] / 2**20:.0f} MiB. The cost of a point: the first one in pass 1, others in pass 2;\n"
+          f"medians of {array['rounds']} rounds. x: cost of the best other library relative to that of zarrfs")
     lines = []
     for place in ("local", "remote"):
         for number in (1, 2):
@@ -248,8 +248,8 @@ def per_unit(measure, count, value):
 
 
 def print_growth(rows):
-    print("\nGrowth. x: cost for each array, chunk or mount, or of a read, relative to the line above; above 1 is worse "
-          "than linear")
+    print("\nGrowth. x: cost of each array, chunk, mount or read, relative to the line above; above 1 is worse than "
+          "linear")
     lines = []
     for row, columns in rows.items():
         measure = row.split(", ", 1)[1]

@@ -4,7 +4,7 @@ import random
 
 from arrays import READ
 from measure import PEERS
-from remote import CONNECTIONS, PEERS as REMOTE_PEERS, RemoteBench
+from remote import CONNECTIONS, REMOTE_PEERS, RemoteBench
 from system import Failed, peak_of
 
 # points of each pass; all passes of a column share one mount, or one opened array
@@ -23,9 +23,9 @@ class SeriesBench(RemoteBench):
                 self.samples.add(f"{place} peak", "zarrfs", peak_of(pid))
                 if place == "local":
                     self.samples.add("4 KiB", "zarrfs", *self.random_reads())
-            for library in self.samples.left(f"{place} pass 1 seconds", peers):
-                with self.samples.noting_failure(f"{place} pass 1 seconds", library), self.opened(place) as (store, options):
-                    settings = {"requests": CONNECTIONS} if place == "remote" else {}
+            settings, row = {"requests": CONNECTIONS} if place == "remote" else {}, f"{place} pass 1 seconds"
+            for library in self.samples.left(row, peers):
+                with self.samples.noting_failure(row, library), self.opened(place) as (store, options):
                     result = self.peer(library, "series", path=store, points=self.points(), library=settings, **options)
                     self.add(place, library, result)
                     self.samples.add(f"{place} peak", library, result["peak"])

@@ -9,8 +9,8 @@ import shutil
 import time
 
 from arrays import READ
-from remote import CONNECTIONS, PEERS as REMOTE_LIBRARIES, remote_server
 from measure import Samples
+from remote import CONNECTIONS, REMOTE_PEERS, remote_server
 from system import Failed, json_of, peak_of, timed
 
 LIBRARIES = ["zarr3", "zarr3-fused", "zarrs", "tensorstore"]
@@ -140,7 +140,7 @@ class ShardBench:
             with served() as server, self.mounts.zarrfs(f"{server.url}/{store.name}"):
                 self.samples.add("remote", f"zarrfs, {name}", timed(["cat", self.flat])[0])
                 self.samples.add("remote-requests", f"zarrfs, {name}", server.requests() / (self.setup.mib / 8))
-            for library in REMOTE_LIBRARIES:
+            for library in REMOTE_PEERS:
                 options = {"requests": CONNECTIONS, **({"driver": "zarr3"} if library == "tensorstore" else {})}
                 with self.samples.noting_failure("remote", f"{library}, {name}"), served() as server:
                     result = self.peer(library, "memory", path=f"{server.url}/{store.name}", library=options)
