@@ -21,7 +21,7 @@ BARS = [
     ("file", None, "best library, to a raw file", "#b3541e"),
     ("cat", "plain", "plain file in the page cache, cat", "#5f9e6e"),
 ]
-LEFT, PLOT, RIGHT, BAR, STEP, GAP = 120, 500, 130, 11, 13, 14
+LEFT, PLOT, RIGHT, BAR, STEP, GAP = 120, 500, 150, 11, 13, 14
 # readable on white and on near-black
 TEXT = "#7b8490"
 

@@ -31,7 +31,7 @@ def verdict(row, before, now):
     """Returns `faster`, `slower`, or `within the spread` if the ranges of the samples overlap."""
     if now["min"] <= before["max"] and before["min"] <= now["max"]:
         return "within the spread"
-    unit = report.ROWS.get(row, ("", "", None))[1]
+    unit = report.GROWTH[row.split(", ")[1]][0] if row.startswith("grow-") else report.ROWS.get(row, ("", "", None))[1]
     is_better = (now["median"] > before["median"]) == (unit in MORE_IS_BETTER)
     return "faster" if is_better else "slower"
 

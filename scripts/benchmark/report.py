@@ -50,7 +50,7 @@ SERIES = {"seconds": ("a point", "ms"), "cpu": ("CPU of the reader", "ms"), "dae
          "bytes": ("from the server", "KiB")}
 # unit of what is measured of growth, and factor from the unit of the result
 GROWTH = {"ls -l": ("ms", 1e3), "du": ("ms", 1e3), "first byte": ("ms", 1e3), "mount": ("ms", 1e3),
-         "peak memory": ("MiB", 2**-20), "reads": ("per s", 1), "CPU of a read": ("us", 1e6),
+         "peak memory": ("MiB", 2**-20), "reads": ("IOPS", 1), "CPU of a read": ("us", 1e6),
          "CPU of the daemon for a read": ("us", 1e6)}
 # rows without ratios, which would not be comparable
 ALONE = ("cpu", "dd-cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "remote-cpu", "remote-requests",
