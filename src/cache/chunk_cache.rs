@@ -47,14 +47,6 @@ impl Wanted<'_> {
             Wanted::Neighbor(..) | Wanted::Window(_) => ChunkPart::Whole,
         }
     }
-
-    /// Returns the bytes of memory that a load takes.
-    fn memory(self, array: &Array) -> usize {
-        match self {
-            Wanted::Chunk(..) | Wanted::Neighbor(..) => array.chunk_memory(),
-            Wanted::Window(window) => window.memory(array),
-        }
-    }
 }
 
 /// The content of a slot before a load, and whether the latest opening has confirmed it.
@@ -207,7 +199,12 @@ impl Cache {
 
     /// Loads an item before a reader needs it, as [`Cache::prefetch`] does.
     pub(super) fn prefetch_item(&self, array: &Array, wanted: Wanted) -> bool {
-        match self.begin_prefetch(array, wanted.item(), wanted.part(), wanted.memory(array)) {
+        let memory = match wanted {
+            Wanted::Chunk(chunk, part) => self.memory_for(array, chunk, part),
+            Wanted::Neighbor(..) => array.chunk_memory(),
+            Wanted::Window(window) => window.memory(array),
+        };
+        match self.begin_prefetch(array, wanted.item(), wanted.part(), memory) {
             Prefetched::Present => true,
             Prefetched::NoMemory => false,
             Prefetched::Begun(begun) => {

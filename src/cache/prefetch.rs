@@ -21,7 +21,7 @@ use zarrfs_base::memory::lock;
 use zarrfs_base::pool::Pool;
 use zarrfs_base::spill_file::SpillOptions;
 use zarrfs_format::codec::PartialDecode;
-use zarrfs_format::grid::ChunkId;
+use zarrfs_format::grid::{ChunkId, Run};
 
 /// Minimum bytes prefetched for a sequential reader, if they fit: enough to keep all threads busy
 /// where chunks are small.
@@ -423,11 +423,29 @@ impl Prefetcher {
         if array.partial_decode() == PartialDecode::Plain {
             return; // there is nothing to decode
         }
+        // the next steps may touch the same block
         let is_short = step.unsigned_abs() < array.grid().max_chunk_size() as u64;
+        let part_of = |run: &Run| ChunkPart::Bytes {
+            start: run.offset,
+            end: if is_short {
+                usize::MAX
+            } else {
+                run.offset + run.len
+            },
+        };
+        let runs_at = |there: u64| {
+            let runs = array.grid().runs(there..there.saturating_add(len));
+            runs.take(MAX_STEP_RUNS)
+        };
+        let memory_of = |run: &Run| self.cache.memory_for(array, run.chunk, part_of(run));
+        let memory: usize = chunks_of(runs_at(offset)).map(|run| memory_of(&run)).sum();
+        // what is loaded waits for the reader, and a chunk for which there is no memory is left out
+        let steps_ahead = STEPS_AHEAD
+            .min(self.max_bytes() / memory.max(1) as u64)
+            .max(1);
         plan.ahead = plan.ahead.saturating_sub(1);
-        let mut queued = HashSet::new();
         let mut jobs = 0;
-        while plan.ahead < STEPS_AHEAD && jobs < MAX_STEP_JOBS {
+        while plan.ahead < steps_ahead && jobs < MAX_STEP_JOBS {
             plan.ahead += 1;
             let distance = i64::try_from(plan.ahead)
                 .ok()
@@ -436,30 +454,23 @@ impl Prefetcher {
             else {
                 return;
             };
-            queued.clear();
-            for run in array
-                .grid()
-                .runs(there..there.saturating_add(len))
-                .take(MAX_STEP_RUNS)
-            {
-                let is_new = jobs < MAX_STEP_JOBS && queued.insert(run.chunk);
-                // the next steps may touch the same block
-                let part = ChunkPart::Bytes {
-                    start: run.offset,
-                    end: if is_short {
-                        usize::MAX
-                    } else {
-                        run.offset + run.len
-                    },
-                };
-                if !is_new || self.cache.holds(array, CachedItem::Chunk(run.chunk), part) {
+            for run in chunks_of(runs_at(there)) {
+                let part = part_of(&run);
+                if jobs == MAX_STEP_JOBS
+                    || self.cache.holds(array, CachedItem::Chunk(run.chunk), part)
+                {
                     continue;
                 }
                 jobs += 1;
                 let cache = self.cache.clone();
                 let of = array.clone();
                 let closed = closed.clone();
-                self.run(array, move || {
+                let weight = if array.is_remote() {
+                    memory_of(&run)
+                } else {
+                    0
+                };
+                self.pool.run_weighing(weight, move || {
                     if !closed.load(Ordering::Relaxed) {
                         cache.prefetch(&of, run.chunk, part);
                     }
@@ -467,6 +478,12 @@ impl Prefetcher {
             }
         }
     }
+}
+
+/// Returns the first run of each chunk.
+fn chunks_of(runs: impl Iterator<Item = Run>) -> impl Iterator<Item = Run> {
+    let mut seen = HashSet::new();
+    runs.filter(move |run| seen.insert(run.chunk))
 }
 
 /// Returns the weight in bytes of a job that loads `chunks` chunks at a time. Local chunks weigh

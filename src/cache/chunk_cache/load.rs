@@ -214,6 +214,26 @@ impl Cache {
         Ok(CachedChunk::Blocks(decoded))
     }
 
+    /// Returns the bytes of memory that loading a part of a chunk takes, if it begins now.
+    pub(in crate::cache) fn memory_for(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        part: ChunkPart,
+    ) -> usize {
+        let ChunkPart::Bytes { start, end } = part else {
+            return array.chunk_memory();
+        };
+        match self.seek_points.get(array, chunk) {
+            Some(index) => {
+                let first = start / index.block_size() * index.block_size();
+                let n = start / index.block_size();
+                index.memory_for(n, &index.part(n, start - first..end.max(start + 1) - first))
+            }
+            None => array.chunk_memory(),
+        }
+    }
+
     /// Opens a chunk to load blocks of it. The store is not asked for one with seek points: the
     /// load of a block finds out whether they are of the stored version.
     fn open_chunk(&self, array: &Array, chunk: ChunkId) -> Result<OpenedChunk> {

@@ -1,6 +1,6 @@
 //! The compressor that `zlib` and `gzip` are. The module does not know what may follow a stream.
 
-use super::seek_points::SeekPoints;
+use super::seek_points::{DecodeStart, SeekPoints};
 use super::streams::StreamError;
 use super::{Codec, CodecConfig, CodecError, CodecResult, PartialDecode, encode_only};
 use miniz_oxide::inflate::TINFLStatus;
@@ -107,7 +107,7 @@ fn decode_with_points(container: Container, encoded: &[u8], out: &mut [u8]) -> O
             TINFLStatus::BlockBoundary => {
                 let unused = decoder.block_boundary_state()?.num_bits;
                 let bit = used as u64 * 8 - u64::from(unused);
-                points.add(&out[..made], bit, WINDOW).ok()?;
+                points.add(&out[..made], (bit, 0), WINDOW).ok()?;
             }
             TINFLStatus::Done if made == out.len() => break,
             _ => return None,
@@ -142,7 +142,7 @@ impl Codec for Deflate {
         stored: &[u8],
         out: &mut Vec<u8>,
     ) -> CodecResult<usize> {
-        let (decoded, bit) = points.window(&range, WINDOW, out)?;
+        let DecodeStart { decoded, bit, .. } = points.begin(&range, WINDOW, out)?;
         let start = out.len();
         out.resize(start + range.end - decoded, 0);
         let mut state = BlockBoundaryState::default();

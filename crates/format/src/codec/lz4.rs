@@ -2,7 +2,7 @@
 //! format). The decoder is that of the C library: blosc links it anyway, and it is fuzzed more than
 //! others.
 
-use super::seek_points::SeekPoints;
+use super::seek_points::{DecodeStart, SeekPoints};
 use super::streams::StreamError;
 use super::{Codec, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
 use std::ffi::{c_char, c_int};
@@ -29,6 +29,9 @@ const MAX_SIZE: usize = 0x7E00_0000;
 
 /// Number of decoded bytes to which a block may refer.
 const WINDOW: usize = 64 << 10;
+
+/// Number of literals after which a sequence may have a seek point.
+const LITERALS: usize = 256 << 10;
 
 /// Size in bytes of the decoded size before the block.
 const SIZE: usize = 4;
@@ -111,14 +114,24 @@ fn length(nibble: u8, block: &[u8], at: &mut usize) -> Option<usize> {
 
 /// Returns the seek points of a block that decodes to `decoded`; `None` if it does not. Source of
 /// the rules: the document "LZ4 Block Format Description".
+///
+/// The state of a point is 0 at the beginning of a sequence, and [`in_literals`] between literals:
+/// bytes that can't be compressed are one sequence.
 fn find_points(block: &[u8], decoded: &[u8]) -> Option<SeekPoints> {
     let mut points = SeekPoints::starting_at(SIZE as u64 * 8);
     let (mut at, mut made) = (0, 0);
-    while let Some(token) = block.get(at) {
+    let mut add = |at: usize, made: usize, state: u64| {
         let bit = (SIZE + at) as u64 * 8;
-        points.add(decoded.get(..made)?, bit, WINDOW).ok()?;
+        points.add(decoded.get(..made)?, (bit, state), WINDOW).ok()
+    };
+    while let Some(token) = block.get(at) {
+        add(at, made, 0)?;
         at += 1;
-        let literals = length(token >> 4, block, &mut at)?;
+        let mut literals = length(token >> 4, block, &mut at)?;
+        while literals > LITERALS {
+            (at, made, literals) = (at + LITERALS, made + LITERALS, literals - LITERALS);
+            add(at, made, in_literals(literals, *token))?;
+        }
         at += literals;
         made += literals;
         if at == block.len() {
@@ -131,6 +144,31 @@ fn find_points(block: &[u8], decoded: &[u8]) -> Option<SeekPoints> {
         return None;
     }
     points.end(made, (SIZE + block.len()) as u64 * 8)
+}
+
+/// Returns the state of a point before `left` literals of the sequence with this token.
+fn in_literals(left: usize, token: u8) -> u64 {
+    (left as u64) << 8 | u64::from(token & 15)
+}
+
+/// Decodes the bytes of `out` from `start` on, after a point with this state. Returns `None` if
+/// `stored` are not the bytes after it.
+fn decode_after(stored: &[u8], state: u64, out: &mut [u8], start: usize) -> Option<()> {
+    let literals = usize::try_from(state >> 8).ok()?.min(out.len() - start);
+    out[start..start + literals].copy_from_slice(stored.get(..literals)?);
+    let start = start + literals;
+    if start == out.len() {
+        return Some(());
+    }
+    let rest = &stored[literals..];
+    let made = if state == 0 {
+        decompress_after(rest, out, start)
+    } else {
+        // a sequence without literals, with the match of the one that the point is in
+        let sequence = [&[state as u8 & 15], rest].concat();
+        decompress_after(&sequence, out, start)
+    };
+    (made? == out.len() - start).then_some(())
 }
 
 /// Decodes the first bytes of a block into `out` and returns the number of bytes written. It is
@@ -204,17 +242,14 @@ impl Codec for Lz4 {
         stored: &[u8],
         out: &mut Vec<u8>,
     ) -> CodecResult<usize> {
-        let (decoded, _) = points.window(&range, WINDOW, out)?;
+        let DecodeStart { decoded, state, .. } = points.begin(&range, WINDOW, out)?;
         let start = out.len();
         out.resize(start + range.end - decoded, 0);
-        let wanted = out.len() - start;
-        match decompress_after(stored, out, start) {
-            Some(made) if made == wanted => Ok(start + range.start - decoded),
-            _ => {
-                let e = StreamError::Invalid("damaged or cut short");
-                Err(e.into_codec_error("lz4", stored.len(), wanted))
-            }
-        }
+        decode_after(stored, state, out, start).ok_or_else(|| {
+            let e = StreamError::Invalid("damaged or cut short");
+            e.into_codec_error("lz4", stored.len(), out.len())
+        })?;
+        Ok(start + range.start - decoded)
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
