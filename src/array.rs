@@ -11,7 +11,7 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::grid::{ChunkId, Grid};
-use zarrfs_format::metadata::{ArrayMetadata, Order, Separator, V1_META, ZARR_JSON, ZARRAY};
+use zarrfs_format::metadata::{ArrayMetadata, Separator, V1_META, ZARR_JSON, ZARRAY};
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_format::shard::Shards;
 use zarrfs_store::{ExclusiveLock, Hint, Key, Store, SubtreeLocks};
@@ -261,10 +261,9 @@ impl Array {
         self.memory_of_copies(2)
     }
 
-    /// Returns the bytes of memory that copies of a chunk take, with another one to change its
-    /// layout and what its codecs are known to need.
+    /// Returns the bytes of memory that copies of a chunk take, with what its codecs are known to
+    /// need.
     fn memory_of_copies(&self, copies: usize) -> usize {
-        let copies = copies + usize::from(self.is_transposed());
         self.grid
             .max_chunk_size()
             .saturating_mul(copies)
@@ -309,13 +308,6 @@ impl Array {
             Some(_) => self.metadata.chunk_shape(&self.grid.indices(chunk)),
             None => Cow::Borrowed(&self.metadata.chunks),
         }
-    }
-
-    /// Returns whether stored chunks have another layout than decoded ones.
-    fn is_transposed(&self) -> bool {
-        self.metadata.order == Order::F
-            && self.grid.dimensions() > 1
-            && !self.metadata.has_objects()
     }
 
     /// Writes the fill value over `to`, which starts at the byte `position` of the flat array.

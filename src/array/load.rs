@@ -9,7 +9,6 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
 use zarrfs_format::codec::{SeekPoints, check_objects};
 use zarrfs_format::grid::ChunkId;
-use zarrfs_format::layout;
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_store::{Key, Stat, Version};
 
@@ -18,7 +17,7 @@ use zarrfs_store::{Key, Stat, Version};
 pub struct Scratch {
     /// The encoded chunk or block.
     pub stored: Vec<u8>,
-    /// The decoded chunk before its layout is changed.
+    /// A chunk between two codecs.
     pub other: Vec<u8>,
     /// Maximum size of a chunk of objects in bytes, encoded and decoded, if the load has reserved
     /// memory for no more.
@@ -94,7 +93,7 @@ impl Array {
         let limit = pipeline
             .max_stored()
             .min(self.memory_limit(scratch.max_objects) as u64);
-        let is_plain = self.is_stored_plain(&pipeline);
+        let is_plain = pipeline.is_identity();
         if let Some(neighbors) = neighbors
             && let Some((version, encoded)) = self.in_neighbors(chunk, limit, neighbors)?
         {
@@ -171,7 +170,7 @@ impl Array {
         } = fetched;
         let pipeline = self.pipeline_of(chunk)?;
         let start = Instant::now();
-        let done = if self.is_stored_plain(&pipeline) {
+        let done = if pipeline.is_identity() {
             pipeline.check_size(bytes.len()).map(|()| None)
         } else {
             self.decode(&pipeline, encoded, &mut bytes, scratch)
@@ -207,27 +206,7 @@ impl Array {
         let limit = self
             .memory_limit(*max_objects)
             .saturating_sub(encoded.len());
-        if *wants_points {
-            return pipeline.decode_with_points(encoded, bytes, limit);
-        }
-        if !self.is_transposed() {
-            return pipeline.decode_within(encoded, bytes, limit).map(|()| None);
-        }
-        pipeline.decode_within(encoded, other, limit)?;
-        memory::check_chunk(other.len().saturating_mul(2))?;
-        memory::resize_populated(bytes, other.len())?;
-        layout::f_to_c(
-            &self.metadata.chunks,
-            self.metadata.dtype.size(),
-            other,
-            bytes,
-        );
-        Ok(None)
-    }
-
-    /// Returns whether the stored bytes are the decoded ones, in C layout.
-    fn is_stored_plain(&self, pipeline: &Pipeline) -> bool {
-        pipeline.is_identity() && !self.is_transposed()
+        pipeline.decode_within(encoded, bytes, other, limit, *wants_points)
     }
 
     /// Returns the bytes of memory available for a chunk; for one of objects at most `max_objects`.

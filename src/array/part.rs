@@ -167,7 +167,7 @@ impl Array {
     /// Returns the way in which a part of a chunk is read.
     pub fn partial_decode(&self) -> PartialDecode {
         match self.pipeline() {
-            Ok(_) if self.is_transposed() || self.metadata.has_objects() => PartialDecode::No,
+            Ok(_) if self.metadata.has_objects() => PartialDecode::No,
             Ok(pipeline) => match pipeline.partial_decode() {
                 // a part needs no request for a header
                 PartialDecode::Seek if !self.must_be_whole() => PartialDecode::Seek,

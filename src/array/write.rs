@@ -8,7 +8,6 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
-use zarrfs_format::layout;
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_store::{Replaces, Version};
 
@@ -134,21 +133,10 @@ impl Array {
         bytes: &'a [u8],
         scratch: &'a mut Scratch,
     ) -> Result<&'a [u8]> {
-        let mut plain = bytes;
-        if self.is_transposed() {
-            memory::resize(&mut scratch.other, bytes.len())?;
-            layout::c_to_f(
-                &self.metadata.chunks,
-                self.metadata.dtype.size(),
-                bytes,
-                &mut scratch.other,
-            );
-            plain = &scratch.other;
-        }
         if pipeline.is_identity() {
-            return Ok(plain);
+            return Ok(bytes);
         }
-        pipeline.encode(plain, &mut scratch.stored)?;
+        pipeline.encode_with(bytes, &mut scratch.stored, &mut scratch.other)?;
         Ok(&scratch.stored)
     }
 

@@ -16,13 +16,6 @@ pub fn f_to_c(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
     permute(&reversed, &order, itemsize, from, to);
 }
 
-/// Converts a whole chunk from C layout to F layout: the inverse of [`f_to_c`].
-pub fn c_to_f(shape: &[u64], itemsize: usize, from: &[u8], to: &mut [u8]) {
-    // C layout of a shape is F layout of the reversed shape
-    let reversed: Vec<u64> = shape.iter().rev().copied().collect();
-    f_to_c(&reversed, itemsize, from, to);
-}
-
 /// Returns the strides of each dimension in items, in F layout and in C layout.
 fn strides(shape: &[u64]) -> (Vec<usize>, Vec<usize>) {
     let mut f = vec![1; shape.len()];
@@ -139,9 +132,6 @@ mod tests {
             let mut c_layout = vec![0; items * item];
             f_to_c(&shape, item, &f_layout, &mut c_layout);
             prop_assert_eq!(&c_layout, &expected);
-            let mut back = vec![0; items * item];
-            c_to_f(&shape, item, &c_layout, &mut back);
-            prop_assert_eq!(&back, &f_layout);
             let a = (a * f_layout.len() as f64) as usize;
             let b = (b * f_layout.len() as f64) as usize;
             let range = a.min(b)..a.max(b);

@@ -5,8 +5,9 @@
 
 use crate::codec::{
     Codec, CodecConfig, CodecResult, ItemTypes, PartialDecode, SeekPoints, Size, build, spec_of,
+    transposition,
 };
-use crate::metadata::ArrayMetadata;
+use crate::metadata::{ArrayMetadata, Order};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -29,8 +30,8 @@ const MAX_SHUFFLED: usize = 16;
 const SLACK: usize = 1 << 16;
 
 thread_local! {
-    /// Two buffers for intermediate results, kept for the next chunk unless they are large.
-    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    /// A second buffer for intermediate results, kept for the next chunk unless it is large.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The codecs of an array, ready to use.
@@ -85,7 +86,12 @@ impl Pipeline {
         } else {
             (Size::Exact(chunk_size), meta.dtype.size())
         };
-        let configs = filters.iter().skip(kept).chain(&meta.compressor);
+        let order = (meta.order == Order::F && meta.chunks.len() > 1 && !meta.has_objects())
+            .then(|| f_order(&meta.chunks));
+        let configs = order
+            .iter()
+            .chain(filters.iter().skip(kept))
+            .chain(&meta.compressor);
         Self::of(
             configs,
             (size, itemsize),
@@ -300,51 +306,39 @@ impl Pipeline {
     /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if the chunk is damaged, and ENOMEM if
     /// there is not enough memory.
     pub fn decode(&self, stored: &[u8], decoded: &mut Vec<u8>) -> Result<()> {
-        self.decode_within(stored, decoded, memory::available_for_chunk())
+        let room = memory::available_for_chunk();
+        let between = &mut Vec::new();
+        self.decode_within(stored, decoded, between, room, false)
+            .map(|_| ())
     }
 
     /// Decodes as [`Pipeline::decode`] does, with at most `room` bytes of memory for the decoded
-    /// chunk and intermediate results.
+    /// chunk and intermediate results. `between` is a buffer for intermediate results. Returns the
+    /// seek points of the compressed value if they are wanted and it has some.
     ///
     /// # Errors
     ///
     /// The errors of [`Pipeline::decode`].
-    pub fn decode_within(&self, stored: &[u8], decoded: &mut Vec<u8>, room: usize) -> Result<()> {
-        self.decode_with(stored, decoded, room, None)
-    }
-
-    /// Decodes as [`Pipeline::decode_within`] does, and returns the seek points of the compressed
-    /// value if it has some.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Pipeline::decode`].
-    pub fn decode_with_points(
+    pub fn decode_within(
         &self,
         stored: &[u8],
         decoded: &mut Vec<u8>,
+        between: &mut Vec<u8>,
         room: usize,
+        wants_points: bool,
     ) -> Result<Option<SeekPoints>> {
-        let mut points = None;
-        self.decode_with(stored, decoded, room, Some(&mut points))?;
-        Ok(points)
-    }
-
-    fn decode_with(
-        &self,
-        stored: &[u8],
-        decoded: &mut Vec<u8>,
-        room: usize,
-        points: Option<&mut Option<SeekPoints>>,
-    ) -> Result<()> {
         #[cfg(debug_assertions)]
         zarrfs_base::probe::attempt();
-        with_scratch(|a, b| self.decode_steps((stored, decoded), (a, b), room, points))?;
+        let mut points = None;
+        let wanted = wants_points.then_some(&mut points);
+        with_scratch(|scratch| {
+            self.decode_steps((stored, decoded), (scratch, between), room, wanted)
+        })?;
         if self.is_identity() {
             memory::reserve(decoded, stored.len())?;
             decoded.extend_from_slice(stored);
         }
-        self.check_size(decoded.len())
+        self.check_size(decoded.len()).map(|()| points)
     }
 
     /// Applies the steps in reverse. The last one decodes into `decoded`, the others into `input`
@@ -393,13 +387,27 @@ impl Pipeline {
     /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if a codec cannot encode these bytes,
     /// or cannot encode with its parameters.
     pub fn encode(&self, decoded: &[u8], stored: &mut Vec<u8>) -> Result<()> {
+        self.encode_with(decoded, stored, &mut Vec::new())
+    }
+
+    /// Encodes as [`Pipeline::encode`] does. `between` is a buffer for intermediate results.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pipeline::encode`].
+    pub fn encode_with(
+        &self,
+        decoded: &[u8],
+        stored: &mut Vec<u8>,
+        between: &mut Vec<u8>,
+    ) -> Result<()> {
         if self.is_identity() {
             memory::reserve(stored, decoded.len())?;
             stored.extend_from_slice(decoded);
             return Ok(());
         }
         memory::check_chunk(decoded.len().saturating_add(self.scratch()))?;
-        with_scratch(|a, b| self.encode_steps(decoded, stored, a, b))
+        with_scratch(|scratch| self.encode_steps(decoded, stored, scratch, between))
     }
 
     /// Checks that a chunk of `chunk_size` bytes can be encoded. It tries one item of zeros, then,
@@ -442,6 +450,12 @@ impl Pipeline {
     }
 }
 
+/// Returns the codec that changes chunks of shape `shape` from C layout to F layout.
+fn f_order(shape: &[u64]) -> CodecConfig {
+    let order: Vec<usize> = (0..shape.len()).rev().collect();
+    transposition(shape, &order, false)
+}
+
 /// Returns the types of the items that a codec decodes and encodes.
 fn item_types(config: &CodecConfig) -> ItemTypes {
     spec_of(&config.id).map_or(ItemTypes::Bytes, |spec| spec.items)
@@ -467,12 +481,11 @@ fn encoded_dtype<'a>(config: &'a CodecConfig, dtype: Option<&'a Value>) -> Optio
     }
 }
 
-/// Calls `work` with this thread's two buffers for intermediate results.
-fn with_scratch<T>(work: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> T) -> T {
-    SCRATCH.with_borrow_mut(|(a, b)| {
-        let done = work(a, b);
-        memory::release(a);
-        memory::release(b);
+/// Calls `work` with this thread's buffer for intermediate results.
+fn with_scratch<T>(work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+    SCRATCH.with_borrow_mut(|scratch| {
+        let done = work(scratch);
+        memory::release(scratch);
         done
     })
 }

@@ -310,7 +310,7 @@ impl Array {
         memory.grow(wanted).map_err(|e| e.context(&key))?;
         let mut decoded = Vec::new();
         pipeline
-            .decode_within(&encoded, &mut decoded, wanted)
+            .decode_within(&encoded, &mut decoded, &mut Vec::new(), wanted, false)
             .map_err(|e| e.context(&key))?;
         decoded.shrink_to_fit();
         drop(encoded);
