@@ -7,9 +7,9 @@ use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
     TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY, TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF,
 };
-use miniz_oxide::inflate::core::{self, DecompressorOxide};
+use miniz_oxide::inflate::core::{self, BlockBoundaryState, DecompressorOxide};
 use std::ops::Range;
-use zarrfs_base::deflate::{Container, DeflateError, compress, decompress};
+use zarrfs_base::deflate::{Container, DeflateError, compress};
 
 /// Number of decoded bytes to which deflate data may refer.
 const WINDOW: usize = 32 << 10;
@@ -119,53 +119,6 @@ fn decode_with_points(container: Container, encoded: &[u8], out: &mut [u8]) -> O
     points.end(made, used as u64 * 8)
 }
 
-/// Blocks of deflate data that decode to no bytes, and their lengths in bits, the first bit being
-/// the lowest: one with fixed codes, the same as the last block of a stream, and one with codes of
-/// its own, whose length is odd.
-const EMPTY: u128 = 2;
-const LAST: u32 = 3;
-const EMPTY_BITS: usize = 10;
-const ODD: u128 = 0x1_7d4f_ec20_0000_0000_0881_e004;
-const ODD_BITS: usize = 97;
-
-/// Returns a bare stream that decodes to `window` and to what the bits of `stored` from `bit` on
-/// decode to, whole blocks. Empty blocks come before them, so that each bit keeps its place in a
-/// byte, and the last block of the stream after them, at bit `end`. `None` if `stored` does not end
-/// there.
-fn stream_of(window: &[u8], stored: &[u8], bit: u32, end: u64) -> Option<Vec<u8>> {
-    if stored.len() as u64 != end.div_ceil(8) {
-        return None;
-    }
-    let mut stream = Vec::with_capacity(window.len() + stored.len() + 32);
-    if !window.is_empty() {
-        let len = u16::try_from(window.len()).ok()?;
-        // a block that is stored
-        stream.push(0);
-        stream.extend([len, !len].map(u16::to_le_bytes).as_flattened());
-        stream.extend_from_slice(window);
-    }
-    let (mut empty, mut bits) = match bit % 2 {
-        0 => (0, 0),
-        _ => (ODD, ODD_BITS),
-    };
-    for _ in 0..bit / 2 {
-        empty |= EMPTY << bits;
-        bits += EMPTY_BITS;
-    }
-    let empty = empty.to_le_bytes();
-    stream.extend_from_slice(&empty[..bits / 8]);
-    let (first, rest) = stored.split_first()?;
-    stream.push(empty[bits / 8] | first >> bit << bit);
-    stream.extend_from_slice(rest);
-    let unused = end.next_multiple_of(8) - end;
-    let used = (8 - unused) % 8;
-    let before = if used > 0 { stream.pop()? } else { 0 };
-    let last = u32::from(before) & ((1 << used) - 1) | LAST << used;
-    let len = (used as usize + EMPTY_BITS).div_ceil(8);
-    stream.extend_from_slice(&last.to_le_bytes()[..len]);
-    Some(stream)
-}
-
 impl Codec for Deflate {
     fn partial_decode(&self) -> PartialDecode {
         PartialDecode::Seek
@@ -191,21 +144,22 @@ impl Codec for Deflate {
     ) -> CodecResult<usize> {
         let DecodeStart { decoded, bit, .. } = points.begin(&range, WINDOW, out)?;
         let start = out.len();
-        let (len, end) = points
-            .segments(&range)
-            .fold((0, 0), |(len, _), s| (len + s.len, s.skip + s.bits));
-        let stream = stream_of(out, stored, bit, end);
-        out.resize(start + len, 0);
-        let made = stream.map(|stream| decompress(Container::None, &stream, out));
-        match made {
-            Some(Ok((_, made))) if made == out.len() => {
-                out.truncate(start + range.end - decoded);
-                Ok(start + range.start - decoded)
-            }
-            _ => {
-                let e = StreamError::Invalid("damaged or cut short");
-                Err(e.into_codec_error(self.container.name(), stored.len(), out.len()))
-            }
+        out.resize(start + range.end - decoded, 0);
+        let mut state = BlockBoundaryState::default();
+        let used = usize::from(bit > 0);
+        if used > 0 {
+            state.num_bits = 8 - bit as u8;
+            state.bit_buf = stored.first().map_or(0, |byte| byte >> bit);
+        }
+        let mut decoder = Box::new(DecompressorOxide::from_block_boundary_state(&state));
+        let input = stored.get(used..).unwrap_or_default();
+        let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+        let (_, _, made) = core::decompress(&mut decoder, input, out, start, flags);
+        if start + made == out.len() {
+            Ok(start + range.start - decoded)
+        } else {
+            let e = StreamError::Invalid("damaged or cut short");
+            Err(e.into_codec_error(self.container.name(), stored.len(), out.len()))
         }
     }
 
