@@ -284,6 +284,8 @@ impl Array {
         } else {
             self.memory_of_copies(1)
         };
+        // the encoded chunk takes memory, too
+        memory::make_room(self.chunk_memory());
         memory::check_chunk(needed).map_err(|e| e.context(&self.key))
     }
 

@@ -4,12 +4,13 @@
 
 use super::{Array, MAX_IN_FLIGHT, Scratch};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
-use zarrfs_format::codec::{BloscHeader, CodecResult, PartialDecode, SeekPoints, ZstdFrame};
+use zarrfs_format::codec::{
+    BloscHeader, CodecError, CodecResult, PartialDecode, SeekPoints, ZstdFrame,
+};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::{Stat, Version};
 
@@ -51,8 +52,8 @@ enum Frame {
     Blosc(BloscHeader, Vec<u8>),
     /// A zstd frame, which is one block.
     Zstd(ZstdFrame),
-    /// Any compressed value that was decoded before.
-    Seek(Arc<SeekPoints>),
+    /// A compressed value of a decoded size, which has seek points.
+    Seek(usize),
 }
 
 /// Result of [`Array::open_chunk`].
@@ -65,17 +66,11 @@ pub enum OpenedChunk {
     Blocks(BlockIndex),
 }
 
-/// Returns the name under which the seek points of a chunk are kept: those of others in its shard
-/// have the same key.
-fn points_of(chunk: ChunkId) -> String {
-    format!("points {}", chunk.0)
-}
-
 impl BlockIndex {
-    /// Returns the blocks of a chunk whose version has these seek points.
-    pub fn of_points(points: Arc<SeekPoints>, version: Version) -> Self {
+    /// Returns the blocks of a chunk of `size` bytes, whose version has seek points.
+    pub fn with_points(size: usize, version: Version) -> Self {
         BlockIndex {
-            frame: Frame::Seek(points),
+            frame: Frame::Seek(size),
             version,
         }
     }
@@ -85,7 +80,7 @@ impl BlockIndex {
         match &self.frame {
             Frame::Blosc(header, _) => header.blocks(),
             Frame::Zstd(_) => 1,
-            Frame::Seek(points) => points.nbytes().div_ceil(SEEK_BLOCK),
+            Frame::Seek(size) => size.div_ceil(SEEK_BLOCK),
         }
     }
 
@@ -98,17 +93,8 @@ impl BlockIndex {
         }
     }
 
-    /// Returns the bytes of memory that decoding a part of a block takes, with the encoded bytes.
-    pub fn memory_for(&self, n: usize, part: &Range<usize>) -> usize {
-        let Frame::Seek(points) = &self.frame else {
-            return 2 * self.block_size();
-        };
-        let start = n * SEEK_BLOCK;
-        2 * part.len() + points.memory_for(&(start + part.start..start + part.end))
-    }
-
-    /// Returns whether only [`Array::load_part`] can decode a block.
-    pub fn needs_scratch(&self) -> bool {
+    /// Returns whether blocks are loaded by [`Array::load_after_point`].
+    pub fn has_points(&self) -> bool {
         matches!(self.frame, Frame::Seek(_))
     }
 
@@ -124,8 +110,8 @@ impl BlockIndex {
         let end = match &self.frame {
             Frame::Blosc(header, _) => header.decoded_len(n, wanted.end),
             Frame::Zstd(frame) => frame.decoded_len(wanted.end),
-            Frame::Seek(points) => {
-                let len = SEEK_BLOCK.min(points.nbytes() - n * SEEK_BLOCK);
+            Frame::Seek(size) => {
+                let len = SEEK_BLOCK.min(size - n * SEEK_BLOCK);
                 wanted.end.min(len).next_multiple_of(PAGE).min(len)
             }
         };
@@ -158,7 +144,7 @@ impl BlockIndex {
                 memory::resize(buffer, frame.nbytes())?;
                 Ok(frame.decode_beginning(stored, len, buffer))
             }
-            Frame::Seek(_) => Ok(Ok(())),
+            Frame::Seek(_) => Ok(Err(CodecError::new("is no frame"))),
         }
     }
 }
@@ -169,8 +155,10 @@ impl Array {
         match self.pipeline() {
             Ok(_) if self.metadata.has_objects() => PartialDecode::No,
             Ok(pipeline) => match pipeline.partial_decode() {
-                // a part needs no request for a header
-                PartialDecode::Seek if !self.must_be_whole() => PartialDecode::Seek,
+                // a part needs no request for a header, but one for each byte of shuffled items
+                PartialDecode::Seek if !self.must_be_whole() && !pipeline.is_shuffled() => {
+                    PartialDecode::Seek
+                }
                 _ if self.is_fetched_whole() => PartialDecode::No,
                 // a remote read would fetch the whole frame for its beginning, after a request for
                 // its header
@@ -304,9 +292,9 @@ impl Array {
         Ok(Some(Frame::Blosc(header, index)))
     }
 
-    /// Decodes at least the first `len` bytes of a block of a chunk, given by number, into `buffer`
-    /// if that has the capacity; bytes after them have any content. Returns `None` if the chunk was replaced
-    /// since it was opened. `stored` receives the encoded bytes. The chunk must be a frame.
+    /// Decodes at least the first `len` bytes of a block of a frame, given by number, into `buffer`
+    /// if that has the capacity; bytes after them have any content. Returns `None` if the chunk was
+    /// replaced since it was opened. `stored` receives the encoded bytes.
     pub fn load_block(
         &self,
         chunk: ChunkId,
@@ -317,7 +305,7 @@ impl Array {
     ) -> Result<Option<Vec<u8>>> {
         memory::check_chunk(index.block_size().saturating_mul(2))
             .map_err(|e| e.context(&self.key))?;
-        if !self.get_same(chunk, index, index.stored_range(n), stored)? {
+        if !self.get_same(chunk, &index.version, index.stored_range(n), stored)? {
             return Ok(None);
         }
         let start = Instant::now();
@@ -329,7 +317,7 @@ impl Array {
         Ok(Some(buffer))
     }
 
-    /// Decodes a part of a block of a chunk, a result of [`BlockIndex::part`]. Returns the bytes in
+    /// Decodes a part of a block of a frame, a result of [`BlockIndex::part`]. Returns the bytes in
     /// new memory; `None` if the chunk was replaced since it was opened.
     pub fn load_part(
         &self,
@@ -338,15 +326,6 @@ impl Array {
         part: Range<usize>,
         scratch: &mut Scratch,
     ) -> Result<Option<Vec<u8>>> {
-        if let Frame::Seek(points) = &index.frame {
-            let start = n * SEEK_BLOCK;
-            return self.load_after_point(
-                chunk,
-                (index, points),
-                start + part.start..start + part.end,
-                scratch,
-            );
-        }
         // new memory takes longer than decoding into memory that is used again and copying a part
         let buffer = std::mem::take(&mut scratch.other);
         let block = self.load_block(chunk, (index, n), part.end, buffer, &mut scratch.stored)?;
@@ -357,24 +336,34 @@ impl Array {
         Ok(Some(bytes))
     }
 
-    /// Decodes the bytes `part` of a chunk from the nearest seek points.
-    fn load_after_point(
+    /// Returns the bytes of memory that [`Array::load_after_point`] takes.
+    pub fn part_memory(&self, chunk: ChunkId, points: &SeekPoints, part: Range<usize>) -> usize {
+        let Ok(pipeline) = self.pipeline_of(chunk) else {
+            return self.chunk_memory();
+        };
+        let (items, ranges) = pipeline.part(part, points.nbytes());
+        let largest = ranges.iter().map(|range| points.memory_for(range)).max();
+        largest.unwrap_or(0).saturating_add(2 * items.len())
+    }
+
+    /// Decodes the bytes `part` of a chunk from the nearest seek points, which are those of
+    /// `version`. Returns `None` if the store has another version.
+    pub fn load_after_point(
         &self,
         chunk: ChunkId,
-        (index, points): (&BlockIndex, &SeekPoints),
+        (points, version): (&SeekPoints, &Version),
         part: Range<usize>,
         scratch: &mut Scratch,
     ) -> Result<Option<Vec<u8>>> {
+        memory::check_chunk(self.part_memory(chunk, points, part.clone()))
+            .map_err(|e| e.context(&self.key))?;
         let pipeline = self.pipeline_of(chunk)?;
         let (items, ranges) = pipeline.part(part.clone(), points.nbytes());
-        let needed = ranges.iter().map(|range| points.memory_for(range)).max();
-        memory::check_chunk(needed.unwrap_or(0).saturating_add(2 * items.len()))
-            .map_err(|e| e.context(&self.key))?;
         let mut joined = Vec::new();
         memory::reserve(&mut joined, items.len())?;
         for range in ranges {
             let from = points.stored_range(&range);
-            if !self.get_same(chunk, index, from, &mut scratch.stored)? {
+            if !self.get_same(chunk, version, from, &mut scratch.stored)? {
                 return Ok(None);
             }
             let start = Instant::now();
@@ -392,12 +381,14 @@ impl Array {
         Ok(Some(bytes))
     }
 
-    /// Returns the blocks of a chunk whose seek points were kept by [`Array::keep_points`], perhaps
-    /// of an older version.
+    /// Returns the seek points that [`Array::keep_points`] kept, and their version, perhaps not the
+    /// stored one.
     pub fn kept_points(&self, chunk: ChunkId) -> Option<(SeekPoints, Version)> {
         let mut bytes = Vec::new();
         let key = self.stored_key(chunk);
-        let version = self.store.kept(&key, &points_of(chunk), &mut bytes)?;
+        let version = self
+            .store
+            .kept(&key, &self.points_name(chunk), &mut bytes)?;
         let points = SeekPoints::parse(&bytes)?;
         (points.nbytes() == self.grid.chunk_size(chunk)).then_some((points, Version::Tag(version)))
     }
@@ -407,21 +398,29 @@ impl Array {
     pub fn keep_points(&self, chunk: ChunkId, points: &SeekPoints, version: &Version) {
         if self.is_remote() {
             let key = self.stored_key(chunk);
-            self.store
-                .keep(&key, &points_of(chunk), version, &points.to_bytes());
+            let name = self.points_name(chunk);
+            self.store.keep(&key, &name, version, &points.to_bytes());
         }
     }
 
-    /// Reads stored bytes of a chunk. Returns false if it was replaced since it was opened.
+    /// Returns the name under which the seek points of a chunk are kept. It tells the chunk from
+    /// others of its shard, also if the grid or the codecs are others in a later mount.
+    fn points_name(&self, chunk: ChunkId) -> String {
+        let place = self.grid.indices(chunk);
+        let shape = self.chunk_shape(chunk);
+        format!("points of {place:?}, {shape:?}, {}", self.codec_names())
+    }
+
+    /// Reads stored bytes of a chunk. Returns false if it has another version.
     fn get_same(
         &self,
         chunk: ChunkId,
-        index: &BlockIndex,
+        version: &Version,
         range: Range<usize>,
         stored: &mut Vec<u8>,
     ) -> Result<bool> {
         let got = self.get_range(chunk, range.start as u64..range.end as u64, stored)?;
-        Ok(got.is_some_and(|stat| stat.version == index.version))
+        Ok(got.is_some_and(|stat| stat.version == *version))
     }
 
     fn count_block(&self, decoded: usize) {

@@ -200,7 +200,9 @@ impl Cache {
     /// Loads an item before a reader needs it, as [`Cache::prefetch`] does.
     pub(super) fn prefetch_item(&self, array: &Array, wanted: Wanted) -> bool {
         let memory = match wanted {
-            Wanted::Chunk(chunk, part) => self.memory_for(array, chunk, part),
+            Wanted::Chunk(chunk, part) => self
+                .part_memory(array, chunk, part)
+                .unwrap_or_else(|| array.chunk_memory()),
             Wanted::Neighbor(..) => array.chunk_memory(),
             Wanted::Window(window) => window.memory(array),
         };

@@ -423,8 +423,14 @@ impl Prefetcher {
         if array.partial_decode() == PartialDecode::Plain {
             return; // there is nothing to decode
         }
+        let runs_at = |there: u64| {
+            let runs = array.grid().runs(there..there.saturating_add(len));
+            runs.take(MAX_STEP_RUNS)
+        };
+        let first_at = |there: u64| runs_at(there).next().map(|run| run.chunk);
+        let next = offset.saturating_add_signed(step);
         // the next steps may touch the same block
-        let is_short = step.unsigned_abs() < array.grid().max_chunk_size() as u64;
+        let is_short = first_at(offset) == first_at(next);
         let part_of = |run: &Run| ChunkPart::Bytes {
             start: run.offset,
             end: if is_short {
@@ -433,16 +439,13 @@ impl Prefetcher {
                 run.offset + run.len
             },
         };
-        let runs_at = |there: u64| {
-            let runs = array.grid().runs(there..there.saturating_add(len));
-            runs.take(MAX_STEP_RUNS)
-        };
-        let memory_of = |run: &Run| self.cache.memory_for(array, run.chunk, part_of(run));
-        let memory: usize = chunks_of(runs_at(offset)).map(|run| memory_of(&run)).sum();
+        let part_memory = |run: &Run| self.cache.part_memory(array, run.chunk, part_of(run));
+        let bytes_of =
+            |run| part_memory(&run).unwrap_or_else(|| array.grid().chunk_size(run.chunk)) as u64;
+        let bytes: u64 = chunks_of(runs_at(offset)).map(bytes_of).sum();
         // what is loaded waits for the reader, and a chunk for which there is no memory is left out
-        let steps_ahead = STEPS_AHEAD
-            .min(self.max_bytes() / memory.max(1) as u64)
-            .max(1);
+        let room = self.max_bytes().saturating_sub(self.in_flight(array));
+        let steps_ahead = STEPS_AHEAD.min(room / bytes.max(1)).max(1);
         plan.ahead = plan.ahead.saturating_sub(1);
         let mut jobs = 0;
         while plan.ahead < steps_ahead && jobs < MAX_STEP_JOBS {
@@ -465,10 +468,9 @@ impl Prefetcher {
                 let cache = self.cache.clone();
                 let of = array.clone();
                 let closed = closed.clone();
-                let weight = if array.is_remote() {
-                    memory_of(&run)
-                } else {
-                    0
+                let weight = match part_memory(&run) {
+                    Some(memory) if array.is_remote() => memory,
+                    _ => weight_of(array, 1),
                 };
                 self.pool.run_weighing(weight, move || {
                     if !closed.load(Ordering::Relaxed) {

@@ -2,7 +2,7 @@
 //! than the cache decode each chunk once, and afterwards only from the point before the bytes that
 //! they want. This module decodes nothing.
 
-use crate::array::{Array, BlockIndex};
+use crate::array::Array;
 use lru::LruCache;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,16 +11,17 @@ use zarrfs_format::codec::SeekPoints;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::Version;
 
-/// Minimum decoded size in bytes of a chunk whose seek points are kept.
-const MIN_CHUNK: usize = 1 << 20;
+/// Minimum decoded size in bytes of a chunk whose seek points are kept: smaller ones have too few.
+const MIN_CHUNK: usize = 2 << 20;
 
 /// Approximate memory of an entry beside its points, in bytes.
 const ENTRY_COST: usize = 256;
 
 /// The seek points of a version of a chunk.
-struct KeptPoints {
-    points: Arc<SeekPoints>,
-    version: Version,
+pub(super) struct KeptPoints {
+    /// `None` if the version has none.
+    pub points: Option<SeekPoints>,
+    pub version: Version,
     memory: Grant,
 }
 
@@ -32,7 +33,7 @@ pub(super) struct SeekCache {
 }
 
 struct Kept {
-    chunks: LruCache<(u64, ChunkId), KeptPoints>,
+    chunks: LruCache<(u64, ChunkId), Arc<KeptPoints>>,
     bytes: usize,
 }
 
@@ -53,9 +54,16 @@ impl SeekCache {
         array.grid().chunk_size(chunk) >= MIN_CHUNK && array.size() > bound as u64
     }
 
-    /// Keeps the points of a version of a chunk, in place of older ones, if there is memory.
-    pub fn insert(&self, array: &Array, chunk: ChunkId, points: SeekPoints, version: Version) {
-        let size = points.size() + ENTRY_COST;
+    /// Keeps the points of a version of a chunk, or that it has none, in place of those of an older
+    /// version, if there is memory.
+    pub fn insert(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        points: Option<SeekPoints>,
+        version: Version,
+    ) {
+        let size = points.as_ref().map_or(0, SeekPoints::size) + ENTRY_COST;
         let limit = memory::limit() / 2;
         // a version that is not stated can't be compared
         if size > limit || version.is_unstated() {
@@ -64,39 +72,41 @@ impl SeekCache {
         let mut dropped = Vec::new();
         let mut kept = lock(&self.kept);
         while kept.bytes + size > limit {
-            match kept.chunks.pop_lru() {
-                Some((_, oldest)) => {
-                    kept.bytes -= oldest.memory.bytes();
-                    dropped.push(oldest);
-                }
-                None => break,
-            }
+            let Some((_, oldest)) = kept.chunks.pop_lru() else {
+                break;
+            };
+            kept.bytes -= oldest.memory.bytes();
+            dropped.push(oldest);
         }
         drop(kept);
-        drop(dropped);
+        free(dropped);
         let Ok(memory) = memory::take_within(size, Duration::ZERO) else {
             return;
         };
-        let entry = KeptPoints {
-            points: Arc::new(points),
+        let entry = Arc::new(KeptPoints {
+            points,
             version,
             memory,
-        };
+        });
         let mut kept = lock(&self.kept);
         kept.bytes += size;
         let before = kept.chunks.put((array.id(), chunk), entry);
         kept.bytes -= before.as_ref().map_or(0, |before| before.memory.bytes());
         drop(kept);
-        drop(before);
+        free(before);
     }
 
-    /// Returns the blocks of a chunk whose seek points are kept. They may be of an older version.
-    pub fn get(&self, array: &Array, chunk: ChunkId) -> Option<BlockIndex> {
-        let mut kept = lock(&self.kept);
-        let found = kept.chunks.get(&(array.id(), chunk))?;
-        let version = found.version.clone();
-        Some(BlockIndex::of_points(found.points.clone(), version))
+    /// Returns the seek points of a chunk, which may be of an older version.
+    pub fn get(&self, array: &Array, chunk: ChunkId) -> Option<Arc<KeptPoints>> {
+        lock(&self.kept).chunks.get(&(array.id(), chunk)).cloned()
     }
+}
+
+/// Drops points, and returns the memory of those that no load uses at once: each return may take
+/// milliseconds.
+fn free(points: impl IntoIterator<Item = Arc<KeptPoints>>) {
+    let unused = points.into_iter().filter_map(Arc::into_inner);
+    drop(unused.map(|kept| kept.memory).reduce(Grant::and));
 }
 
 impl Reclaim for SeekCache {
@@ -105,7 +115,7 @@ impl Reclaim for SeekCache {
             kept.bytes = 0;
             let dropped = std::mem::replace(&mut kept.chunks, LruCache::unbounded());
             drop(kept);
-            drop(dropped);
+            free(dropped.into_iter().map(|(_, points)| points));
         }
     }
 }
@@ -115,6 +125,7 @@ mod tests {
     use crate::array::Array;
     use crate::cache::{Cache, ChunkPart};
     use std::sync::Arc;
+    use zarrfs_base::memory::Reclaim;
     use zarrfs_base::stats::Stats;
     use zarrfs_format::grid::ChunkId;
     use zarrfs_format::metadata::ArrayMetadata;
@@ -229,6 +240,16 @@ mod tests {
         setup.array.freshness().begin_opening();
         assert_eq!(setup.read_all(SIZE / 4, 5).0, CHUNKS as u64);
         assert_eq!(setup.read_all(SIZE / 2, 5).0, 0);
+    }
+
+    #[test]
+    fn points_that_another_request_needed_are_made_again() {
+        let setup = Setup::new(CODECS[0], SIZE * 3 / 2);
+        setup.read_all(0, 0);
+        assert_eq!(setup.read_all(SIZE / 2, 0).0, 0);
+        setup.cache.seek_points.reclaim();
+        assert_eq!(setup.read_all(SIZE / 4, 0).0, CHUNKS as u64);
+        assert_eq!(setup.read_all(SIZE / 3, 0).0, 0);
     }
 
     #[test]

@@ -165,6 +165,13 @@ pub fn available_for_chunk() -> usize {
         .saturating_sub(lock(&BUDGET.used).granted)
 }
 
+/// Frees granted memory that is not in use if there is less for a chunk than `bytes`.
+pub fn make_room(bytes: usize) {
+    if available_for_chunk() < bytes {
+        reclaim();
+    }
+}
+
 /// Checks that there can be memory for a chunk that needs `bytes`.
 ///
 /// # Errors

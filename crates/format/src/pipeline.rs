@@ -55,6 +55,8 @@ pub struct Pipeline {
     /// `sizes[i]` is the size of the input of `steps[i]` when encoding; the last one is the stored
     /// size.
     sizes: Vec<Size>,
+    /// Number of the first steps that only change the order of items.
+    transpositions: usize,
 }
 
 impl Pipeline {
@@ -139,6 +141,7 @@ impl Pipeline {
     ) -> Result<Self> {
         let mut steps = Vec::new();
         let mut sizes = vec![size];
+        let mut transpositions = 0;
         for config in configs {
             let codec = build(&with_dtype(config, dtype), itemsize)?;
             dtype = encoded_dtype(config, dtype);
@@ -157,10 +160,16 @@ impl Pipeline {
                     "{why}, more than {MAX_INTERMEDIATE}"
                 )));
             }
+            transpositions +=
+                usize::from(config.id == "transpose" && transpositions == steps.len());
             sizes.push(size);
             steps.push(codec);
         }
-        Ok(Pipeline { steps, sizes })
+        Ok(Pipeline {
+            steps,
+            sizes,
+            transpositions,
+        })
     }
 
     /// Returns whether chunks are stored decoded.
@@ -196,6 +205,11 @@ impl Pipeline {
             }
             _ => PartialDecode::No,
         }
+    }
+
+    /// Returns whether items are shuffled before they are compressed.
+    pub fn is_shuffled(&self) -> bool {
+        self.shuffled_itemsize() > 1
     }
 
     /// Returns the size of the items that are shuffled before they are compressed, or 1.
@@ -417,9 +431,18 @@ impl Pipeline {
     ///
     /// The errors of [`Pipeline::encode`].
     pub fn check_encodes(&self, itemsize: usize, chunk_size: usize) -> Result<()> {
-        let mut stored = Vec::new();
-        self.encode(&memory::zeroed(itemsize)?, &mut stored)
-            .or_else(|_| self.encode(&memory::zeroed(chunk_size)?, &mut stored))
+        let mut item = memory::zeroed(itemsize)?;
+        // a transposition needs a whole chunk, and can't fail
+        let steps = self.steps.iter().skip(self.transpositions);
+        let done: CodecResult<()> = steps
+            .map(|step| {
+                let mut encoded = Vec::new();
+                step.encode(&item, &mut encoded)?;
+                item = encoded;
+                Ok(())
+            })
+            .collect();
+        done.or_else(|_| self.encode(&memory::zeroed(chunk_size)?, &mut Vec::new()))
     }
 
     /// Applies the steps. The last one encodes into `stored`, the others into `input` and `other`

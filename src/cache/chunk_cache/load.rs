@@ -2,7 +2,7 @@
 
 use super::entry::{CachedChunk, ChunkPart, DecodedBlocks};
 use super::{LoadingSlot, Wanted};
-use crate::array::{Array, NeighborBytes, OpenedChunk, Scratch, VersionTag};
+use crate::array::{Array, BlockIndex, NeighborBytes, OpenedChunk, Scratch, VersionTag};
 use crate::cache::Cache;
 use crate::cache::seek_points::SeekCache;
 use std::ops::Range;
@@ -11,6 +11,7 @@ use zarrfs_base::error::{Kind, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_format::codec::PartialDecode;
 use zarrfs_format::grid::ChunkId;
+use zarrfs_store::Version;
 
 /// Minimum size in bytes of blocks that are kept one by one: each takes an entry of a list.
 const MIN_BLOCK: usize = 16 << 10;
@@ -102,12 +103,16 @@ impl Cache {
         array: &Array,
         chunk: ChunkId,
     ) -> Result<CachedChunk> {
+        let kept = self.seek_points.get(array, chunk);
         let wants_points = array.partial_decode() == PartialDecode::Seek
-            && SeekCache::wants(array, chunk, self.bound);
+            && SeekCache::wants(array, chunk, self.bound)
+            && kept.is_none_or(|kept| kept.points.is_some());
         if !wants_points {
             return self.load_whole(slot, array, chunk, None);
         }
-        slot.reserve(array.chunk_memory());
+        // the points and their copy for the disk cache
+        let more = array.grid().chunk_size(chunk) / 8;
+        slot.reserve(array.chunk_memory().saturating_add(more));
         let load = WholeLoad {
             wants_points,
             ..WholeLoad::default()
@@ -143,10 +148,13 @@ impl Cache {
         Ok(match loaded {
             Some(loaded) => {
                 let tag = VersionTag::of(Some(&loaded.version));
-                if let Some(points) = loaded.points {
+                if wants_points {
                     let version = loaded.version.clone();
-                    array.keep_points(chunk, &points, &version);
-                    self.seek_points.insert(array, chunk, points, version);
+                    if let Some(points) = &loaded.points {
+                        array.keep_points(chunk, points, &version);
+                    }
+                    self.seek_points
+                        .insert(array, chunk, loaded.points, version);
                 }
                 CachedChunk::Whole(self.buffers.hold(loaded.bytes), loaded.version, tag)
             }
@@ -189,15 +197,20 @@ impl Cache {
         if part.len() == array.grid().chunk_size(chunk) {
             return self.load_for_part(slot, array, chunk);
         }
-        slot.reserve(index.memory_for(n, &part));
-        let at = (index, n);
-        let block = self.with_scratch(|scratch| {
-            if part != whole || index.needs_scratch() {
-                array.load_part(chunk, at, part.clone(), scratch)
-            } else {
-                array.load_block(chunk, at, size, self.buffer(size), &mut scratch.stored)
-            }
-        });
+        let block = if index.has_points() {
+            let part = n * size + part.start..n * size + part.end;
+            self.load_after_point(slot, array, chunk, &index.version, part)
+        } else {
+            slot.reserve(2 * size);
+            self.with_scratch(|scratch| {
+                if part == whole {
+                    let buffer = self.buffer(size);
+                    array.load_block(chunk, (index, n), size, buffer, &mut scratch.stored)
+                } else {
+                    array.load_part(chunk, (index, n), part.clone(), scratch)
+                }
+            })
+        };
         let block = match block {
             Ok(Some(bytes)) => Ok((self.buffers.hold(bytes), part.start)),
             // the chunk was replaced just now
@@ -214,24 +227,45 @@ impl Cache {
         Ok(CachedChunk::Blocks(decoded))
     }
 
-    /// Returns the bytes of memory that loading a part of a chunk takes, if it begins now.
-    pub(in crate::cache) fn memory_for(
+    /// Decodes the bytes `part` of a chunk after its seek points. Returns `None` if those of the
+    /// version are not kept any more, or the store has another version.
+    fn load_after_point(
+        &self,
+        slot: &mut LoadingSlot,
+        array: &Array,
+        chunk: ChunkId,
+        version: &Version,
+        part: Range<usize>,
+    ) -> Result<Option<Vec<u8>>> {
+        let kept = self.seek_points.get(array, chunk);
+        let Some(kept) = kept.filter(|kept| kept.version == *version) else {
+            return Ok(None);
+        };
+        let Some(points) = &kept.points else {
+            return Ok(None);
+        };
+        slot.reserve(array.part_memory(chunk, points, part.clone()));
+        self.with_scratch(|scratch| array.load_after_point(chunk, (points, version), part, scratch))
+    }
+
+    /// Returns the bytes of memory that loading a part of a chunk after its seek points takes;
+    /// `None` if the whole chunk, or a block of it, is loaded.
+    pub(in crate::cache) fn part_memory(
         &self,
         array: &Array,
         chunk: ChunkId,
         part: ChunkPart,
-    ) -> usize {
+    ) -> Option<usize> {
         let ChunkPart::Bytes { start, end } = part else {
-            return array.chunk_memory();
+            return None;
         };
-        match self.seek_points.get(array, chunk) {
-            Some(index) => {
-                let first = start / index.block_size() * index.block_size();
-                let n = start / index.block_size();
-                index.memory_for(n, &index.part(n, start - first..end.max(start + 1) - first))
-            }
-            None => array.chunk_memory(),
-        }
+        let kept = self.seek_points.get(array, chunk)?;
+        let points = kept.points.as_ref()?;
+        let index = BlockIndex::with_points(points.nbytes(), kept.version.clone());
+        let n = start / index.block_size();
+        let first = n * index.block_size();
+        let part = index.part(n, start - first..end.max(start + 1) - first);
+        Some(array.part_memory(chunk, points, first + part.start..first + part.end))
     }
 
     /// Opens a chunk to load blocks of it. The store is not asked for one with seek points: the
@@ -240,12 +274,17 @@ impl Cache {
         if array.partial_decode() != PartialDecode::Seek {
             return array.open_chunk(chunk);
         }
-        if self.seek_points.get(array, chunk).is_none()
+        if SeekCache::wants(array, chunk, self.bound)
+            && self.seek_points.get(array, chunk).is_none()
             && let Some((points, version)) = array.kept_points(chunk)
         {
-            self.seek_points.insert(array, chunk, points, version);
+            self.seek_points.insert(array, chunk, Some(points), version);
         }
-        let index = self.seek_points.get(array, chunk);
+        let kept = self.seek_points.get(array, chunk);
+        let index = kept.and_then(|kept| {
+            let size = kept.points.as_ref()?.nbytes();
+            Some(BlockIndex::with_points(size, kept.version.clone()))
+        });
         Ok(index.map_or(OpenedChunk::Whole, OpenedChunk::Blocks))
     }
 

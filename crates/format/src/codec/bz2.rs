@@ -49,10 +49,17 @@ fn decode_one(encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamEr
     })
 }
 
-/// The 48 bits before a block, and before the checksum at the end of a stream.
+/// The mark before a block.
 const BLOCK: u64 = 0x3141_5926_5359;
+
+/// The mark before the checksum at the end of a stream.
 const END: u64 = 0x1772_4538_5090;
+
+/// Size of a mark in bits.
 const MARK_BITS: u64 = 48;
+
+/// Maximum size of an encoded block in bytes: more than 900,000 bytes can take.
+const MAX_BLOCK: usize = 2 << 20;
 
 /// Size in bits of the header of a stream, and of a checksum.
 const HEADER_BITS: u64 = 32;
@@ -93,23 +100,21 @@ fn bits_at(bytes: &[u8], at: u64, bits: u32) -> u64 {
     u64::from_be_bytes(word) << (at % 8) >> (64 - bits)
 }
 
-/// Returns the position in bits of the next mark from bit `at` on, and whether it is one of a block.
+/// Returns the position in bits of the next mark from bit `at` on, and whether it is one of a
+/// block; `None` if no block is so long.
 fn next_mark(encoded: &[u8], at: u64) -> Option<(u64, bool)> {
     let first = (at / 8) as usize;
     let mut word = 0;
-    encoded
-        .iter()
-        .enumerate()
-        .skip(first)
-        .find_map(|(i, byte)| {
-            word = word << 8 | u64::from(*byte);
-            let end = (i as u64 + 1) * 8;
-            (0..8).rev().find_map(|unused| {
-                let mark = word >> unused & ((1 << MARK_BITS) - 1);
-                let start = end.checked_sub(MARK_BITS + unused)?;
-                (matches!(mark, BLOCK | END) && start >= at).then_some((start, mark == BLOCK))
-            })
+    let bytes = encoded.iter().enumerate().skip(first);
+    bytes.take(MAX_BLOCK).find_map(|(i, byte)| {
+        word = word << 8 | u64::from(*byte);
+        let end = (i as u64 + 1) * 8;
+        (0..8).rev().find_map(|unused| {
+            let mark = word >> unused & ((1 << MARK_BITS) - 1);
+            let start = end.checked_sub(MARK_BITS + unused)?;
+            (matches!(mark, BLOCK | END) && start >= at).then_some((start, mark == BLOCK))
         })
+    })
 }
 
 /// Decodes one block, `bits` bits of `encoded` from bit `at` on, as a stream of its own. Returns
@@ -133,9 +138,9 @@ fn decode_block(encoded: &[u8], at: u64, bits: u64, out: &mut [u8]) -> Result<us
     Ok(decode_one(&stream.finish(), out)?.1)
 }
 
-/// Decodes a value of one stream that fills `out`, and returns its seek points. Returns `None` for
-/// any other value, also for a damaged one.
-fn decode_with_points(encoded: &[u8], out: &mut [u8]) -> Option<SeekPoints> {
+/// Decodes a value of one stream that fills `out`, and returns its seek points if it has some.
+/// Returns `None` for any other value, also for a damaged one.
+fn decode_with_points(encoded: &[u8], out: &mut [u8]) -> Option<Option<SeekPoints>> {
     if !matches!(encoded, [b'B', b'Z', b'h', b'1'..=b'9', ..]) {
         return None;
     }
@@ -144,7 +149,9 @@ fn decode_with_points(encoded: &[u8], out: &mut [u8]) -> Option<SeekPoints> {
     let (mut start, mut made) = (HEADER_BITS, 0);
     let mut is_block = bits_at(encoded, start, MARK_BITS as u32) == BLOCK;
     while is_block {
-        points.add_independent(made, start);
+        if !points.add_independent(made, start) {
+            return None;
+        }
         let (end, next_is_block) = next_mark(encoded, start + MARK_BITS)?;
         made += decode_block(encoded, start, end - start, &mut out[made..]).ok()?;
         let checksum = bits_at(encoded, start + MARK_BITS, CHECKSUM_BITS as u32);
@@ -154,10 +161,7 @@ fn decode_with_points(encoded: &[u8], out: &mut [u8]) -> Option<SeekPoints> {
     let stated = bits_at(encoded, start + MARK_BITS, CHECKSUM_BITS as u32);
     let end = (start + MARK_BITS + CHECKSUM_BITS).div_ceil(8);
     let is_whole = made == out.len() && stated == u64::from(combined);
-    if !is_whole || end != encoded.len() as u64 {
-        return None;
-    }
-    points.end(made, start)
+    (is_whole && end == encoded.len() as u64).then(|| points.end(made, start))
 }
 
 impl Codec for Bz2 {
@@ -171,7 +175,7 @@ impl Codec for Bz2 {
         out: &mut [u8],
     ) -> CodecResult<(usize, Option<SeekPoints>)> {
         match decode_with_points(encoded, out) {
-            Some(points) => Ok((out.len(), Some(points))),
+            Some(points) => Ok((out.len(), points)),
             None => Ok((self.decode(encoded, out)?, None)),
         }
     }

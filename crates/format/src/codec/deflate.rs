@@ -47,15 +47,21 @@ impl Deflate {
     }
 }
 
+/// Returns whether `bytes` start with a zlib header: deflate with a window of up to 32 KiB, and a
+/// check value that makes the two bytes a multiple of 31.
+pub fn is_zlib(bytes: &[u8]) -> bool {
+    matches!(*bytes, [a, b, ..] if a & 0x0f == 8 && a >> 4 <= 7 && (u32::from(a) * 256 + u32::from(b)) % 31 == 0)
+}
+
 /// Returns the length of the header before the deflate data; `None` if it is of another kind.
 fn header_len(container: Container, encoded: &[u8]) -> Option<usize> {
     match container {
         Container::Zlib => {
             let has_dictionary = encoded.get(1)? & 0x20 != 0;
-            (!has_dictionary).then_some(2)
+            (is_zlib(encoded) && !has_dictionary).then_some(2)
         }
         Container::Gzip => {
-            let [0x1f, 0x8b, 8, flags, ..] = *encoded else {
+            let [0x1f, 0x8b, 8, flags @ 0..0x20, ..] = *encoded else {
                 return None;
             };
             let [has_crc, has_extra, has_name, has_comment] =
@@ -69,7 +75,7 @@ fn header_len(container: Container, encoded: &[u8]) -> Option<usize> {
             }
             Some(len + 2 * usize::from(has_crc))
         }
-        Container::None => Some(0),
+        Container::None => None,
     }
 }
 
@@ -86,13 +92,17 @@ fn is_verified(container: Container, decoded: &[u8], trailer: &[u8]) -> bool {
                 .strip_prefix(&expected[..])
                 .is_some_and(|rest| rest.iter().all(|b| *b == 0))
         }
-        Container::None => trailer.is_empty(),
+        Container::None => false,
     }
 }
 
-/// Decodes a value of one stream that fills `out`, and returns its seek points. Returns `None` for
-/// any other value, also for a damaged one.
-fn decode_with_points(container: Container, encoded: &[u8], out: &mut [u8]) -> Option<SeekPoints> {
+/// Decodes a value of one stream that fills `out`, and returns its seek points if it has some.
+/// Returns `None` for any other value, also for a damaged one.
+fn decode_with_points(
+    container: Container,
+    encoded: &[u8],
+    out: &mut [u8],
+) -> Option<Option<SeekPoints>> {
     let mut used = header_len(container, encoded)?;
     let mut made = 0;
     let mut points = SeekPoints::starting_at(used as u64 * 8);
@@ -113,10 +123,7 @@ fn decode_with_points(container: Container, encoded: &[u8], out: &mut [u8]) -> O
             _ => return None,
         }
     }
-    if !is_verified(container, out, &encoded[used..]) {
-        return None;
-    }
-    points.end(made, used as u64 * 8)
+    is_verified(container, out, &encoded[used..]).then(|| points.end(made, used as u64 * 8))
 }
 
 impl Codec for Deflate {
@@ -130,7 +137,7 @@ impl Codec for Deflate {
         out: &mut [u8],
     ) -> CodecResult<(usize, Option<SeekPoints>)> {
         match decode_with_points(self.container, encoded, out) {
-            Some(points) => Ok((out.len(), Some(points))),
+            Some(points) => Ok((out.len(), points)),
             None => Ok((self.decode(encoded, out)?, None)),
         }
     }

@@ -3,7 +3,7 @@
 //! stored zlib streams under this name, which are recognized by their first two bytes.
 
 use super::CodecSpec;
-use super::deflate::Deflate;
+use super::deflate::{Deflate, is_zlib};
 use super::streams::StreamError;
 use super::v3::{check_int, plain};
 use zarrfs_base::deflate::{self, Container};
@@ -26,12 +26,6 @@ pub const SPEC: CodecSpec = CodecSpec {
     defaults: r#"{"level": 1}"#,
     ..CodecSpec::BYTES
 };
-
-/// Returns whether `bytes` start with a zlib header: deflate with a window of up to 32 KiB, and a
-/// check value that makes the two bytes a multiple of 31.
-fn is_zlib(bytes: &[u8]) -> bool {
-    matches!(*bytes, [a, b, ..] if a & 0x0f == 8 && a >> 4 <= 7 && (u32::from(a) * 256 + u32::from(b)) % 31 == 0)
-}
 
 /// Decodes the members of `encoded`, or the zlib stream that it is, and returns the number of bytes
 /// written.

@@ -64,7 +64,7 @@ unsafe extern "C" {
         dst_len: c_int,
     ) -> c_int;
 
-    /// The same, with decoded bytes before the output to which the block may refer.
+    /// A function that also reads `window`, the decoded bytes to which the block may refer.
     fn LZ4_decompress_safe_partial_usingDict(
         src: *const c_char,
         dst: *mut c_char,

@@ -12,6 +12,13 @@ const DISTANCE: usize = 256 << 10;
 /// The windows of all points take at most this part of the decoded bytes, in percent.
 const MAX_PERCENT: usize = 6;
 
+/// Minimum mean distance in bytes of points without windows.
+const DENSEST: usize = 4096;
+
+/// Number of encoded bytes that a codec gets after those that it needs: lz4 refuses a long match in
+/// the last bytes of its input.
+const MORE: u64 = 8;
+
 /// Maximum size of a window in bytes.
 const MAX_WINDOW: usize = 64 << 10;
 
@@ -103,6 +110,10 @@ impl SeekPoints {
             deflate::compress(Container::None, LEVEL, window, &mut self.windows)
                 .map_err(|e| CodecError::new(e.to_string()))?;
         }
+        if self.windows.len() > room {
+            self.windows.truncate(start);
+            return Ok(());
+        }
         self.points.push(SeekPoint {
             decoded: n,
             encoded,
@@ -112,8 +123,9 @@ impl SeekPoints {
         Ok(())
     }
 
-    /// Adds a point without a window, however near the last one is.
-    pub(super) fn add_independent(&mut self, decoded: usize, encoded: u64) {
+    /// Adds a point without a window, however near the last one is. Returns false if the points
+    /// would take too much memory.
+    pub(super) fn add_independent(&mut self, decoded: usize, encoded: u64) -> bool {
         if decoded > self.start_of_last() {
             self.points.push(SeekPoint {
                 decoded,
@@ -122,6 +134,7 @@ impl SeekPoints {
                 window: self.windows.len(),
             });
         }
+        self.points.len() <= 2 + decoded / DENSEST
     }
 
     /// Ends the collection: the value has `nbytes` decoded bytes, and its data end after `encoded`
@@ -234,14 +247,15 @@ impl SeekPoints {
     /// Returns the encoded bytes that are needed to decode the bytes of `range`.
     pub fn stored_range(&self, range: &Range<usize>) -> Range<usize> {
         let points = self.around(range);
-        let end = self.bit(points.end).div_ceil(8);
+        let end = (self.bit(points.end).div_ceil(8) + MORE).min(self.end.div_ceil(8));
         (self.bit(points.start) / 8) as usize..end as usize
     }
 
     /// Returns the bytes of memory that decoding the bytes of `range` takes, with the encoded ones.
     pub fn memory_for(&self, range: &Range<usize>) -> usize {
         let decoded: usize = self.around(range).map(|n| self.segment_len(n)).sum();
-        self.stored_range(range).len() + decoded + MAX_WINDOW
+        // lz4 may copy the encoded bytes
+        2 * self.stored_range(range).len() + decoded + MAX_WINDOW
     }
 
     /// Returns the segments of encoded bits that hold the bytes of `range`, one after each point.
@@ -256,12 +270,12 @@ impl SeekPoints {
         })
     }
 
-    /// Replaces `out` by the window before the first byte from which `range` is decoded, at most
-    /// `max` bytes.
+    /// Replaces `out` by the window of `window` bytes before the first byte from which `range` is
+    /// decoded; by nothing at the beginning of the value.
     pub(super) fn begin(
         &self,
         range: &Range<usize>,
-        max: usize,
+        window: usize,
         out: &mut Vec<u8>,
     ) -> CodecResult<DecodeStart> {
         let n = self.before(range.start);
@@ -271,10 +285,13 @@ impl SeekPoints {
             .get(n + 1)
             .map_or(self.windows.len(), |next| next.window);
         out.clear();
-        if point.window < end {
-            out.resize(max.min(point.decoded), 0);
-            deflate::decompress(Container::None, &self.windows[point.window..end], out)
-                .map_err(|e| CodecError::new(e.to_string()))?;
+        if point.decoded > 0 {
+            out.resize(window, 0);
+            let compressed = &self.windows[point.window..end];
+            match deflate::decompress(Container::None, compressed, out) {
+                Ok((_, made)) if made == window => {}
+                _ => return Err(CodecError::new("a seek point is damaged")),
+            }
         }
         Ok(DecodeStart {
             decoded: point.decoded,
@@ -428,6 +445,27 @@ mod tests {
                 codec.decode_with_points(&small, &mut out[..9000]).unwrap(),
                 (9000, None)
             );
+        }
+    }
+
+    /// lz4 refuses a match whose length takes several bytes at the end of its input.
+    #[test]
+    fn a_range_may_end_in_a_long_match_before_a_point() {
+        let noise = sample(2 << 20, 8, 3);
+        let value = [&noise[..1 << 20], &[0; 1 << 20], &noise].concat();
+        let lz4 = codec(r#"{"id": "lz4"}"#, 1);
+        let stored = encoded(&*lz4, &value);
+        let mut out = vec![0; value.len()];
+        let points = lz4
+            .decode_with_points(&stored, &mut out)
+            .unwrap()
+            .1
+            .unwrap();
+        for point in &points.points[1..] {
+            let range = point.decoded - 100..point.decoded;
+            let from = points.stored_range(&range);
+            let found = part(&*lz4, &points, range.clone(), &stored[from]).unwrap();
+            assert_eq!(found, value[range]);
         }
     }
 
