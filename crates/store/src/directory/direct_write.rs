@@ -3,10 +3,9 @@
 
 use crate::ValuePiece;
 use crate::pieces::{copied_too_little, write_pieces};
-use rustix::fs::{Advice, FsWord, OFlags, fadvise, fcntl_getfl, fcntl_setfl, fstatfs};
+use rustix::fs::{FsWord, OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::io::{Errno, retry_on_intr, write};
 use std::fs::File;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -177,13 +176,8 @@ impl DirectWriter<'_> {
                 .map_or(room.len(), |left| left.min(room.len()));
             from.read_exact_at(&mut room[..len], range.start)
                 .map_err(|_| copied_too_little())?;
-            range.start += len as u64;
-            // the kernel reads the next bytes while these are written
-            let next = (range.end - range.start).min(MAX_WRITE as u64);
-            if let Some(next) = NonZeroU64::new(next) {
-                let _ = fadvise(from, range.start, Some(next), Advice::WillNeed);
-            }
             self.advance(len)?;
+            range.start += len as u64;
         }
         Ok(())
     }
