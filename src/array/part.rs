@@ -388,7 +388,7 @@ impl Array {
         let key = self.stored_key(chunk);
         let version = self
             .store
-            .kept(&key, &self.points_name(chunk), &mut bytes)?;
+            .derived(&key, &self.points_name(chunk), &mut bytes)?;
         let points = SeekPoints::parse(&bytes)?;
         (points.nbytes() == self.grid.chunk_size(chunk)).then_some((points, Version::Tag(version)))
     }
@@ -399,7 +399,8 @@ impl Array {
         if self.is_remote() {
             let key = self.stored_key(chunk);
             let name = self.points_name(chunk);
-            self.store.keep(&key, &name, version, &points.to_bytes());
+            self.store
+                .keep_derived(&key, &name, version, &points.to_bytes());
         }
     }
 

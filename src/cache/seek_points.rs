@@ -165,7 +165,8 @@ mod tests {
             );
             let metadata = ArrayMetadata::parse(doc.as_bytes()).unwrap();
             let pipeline = Pipeline::new(&metadata, SIZE).unwrap();
-            let (store, stats) = (Arc::new(MemoryStore::default()), Arc::<Stats>::default());
+            let store = Arc::new(MemoryStore::default());
+            let stats = Arc::<Stats>::default();
             let array = Array::new(Key::root(), metadata, store.clone(), stats.clone()).unwrap();
             let setup = Setup {
                 array: Arc::new(array),

@@ -433,15 +433,13 @@ impl Pipeline {
     pub fn check_encodes(&self, itemsize: usize, chunk_size: usize) -> Result<()> {
         let mut item = memory::zeroed(itemsize)?;
         // a transposition needs a whole chunk, and can't fail
-        let steps = self.steps.iter().skip(self.transpositions);
-        let done: CodecResult<()> = steps
-            .map(|step| {
-                let mut encoded = Vec::new();
-                step.encode(&item, &mut encoded)?;
-                item = encoded;
-                Ok(())
-            })
-            .collect();
+        let mut steps = self.steps.iter().skip(self.transpositions);
+        let done: CodecResult<()> = steps.try_for_each(|step| {
+            let mut encoded = Vec::new();
+            step.encode(&item, &mut encoded)?;
+            item = encoded;
+            Ok(())
+        });
         done.or_else(|_| self.encode(&memory::zeroed(chunk_size)?, &mut Vec::new()))
     }
 

@@ -234,7 +234,7 @@ impl Readable for DiskCache {
         Ok(stat)
     }
 
-    fn kept(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
+    fn derived(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
         let name = format!("{}\0{name}", self.name(key));
         let cached = CachedFile::open(self.directory.get(hash(&name))?, &name)?;
         if !cached.read(0..u64::MAX, bytes).ok()? {
@@ -245,7 +245,7 @@ impl Readable for DiskCache {
         Some(cached.version)
     }
 
-    fn keep(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
+    fn keep_derived(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
         self.insert(&format!("{}\0{name}", self.name(key)), version, bytes);
     }
 

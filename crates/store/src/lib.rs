@@ -414,17 +414,19 @@ pub trait Readable: Send + Sync {
         self.below().is_none_or(|below| below.lists_all())
     }
 
-    /// Replaces the content of `bytes` by what [`Readable::keep`] kept last, and returns the text of
-    /// the version that it was derived from. The caller has to find out whether that is stored.
-    fn kept(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
-        self.below().and_then(|below| below.kept(key, name, bytes))
+    /// Replaces the content of `bytes` by what [`Readable::keep_derived`] kept last, and returns the
+    /// text of the version that it was derived from. The caller has to find out whether that is
+    /// stored.
+    fn derived(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
+        self.below()
+            .and_then(|below| below.derived(key, name, bytes))
     }
 
     /// Keeps bytes that were derived from a version of the value of `key`, across mounts, if the
     /// store has a place for them. Their name tells them from others of that value.
-    fn keep(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
+    fn keep_derived(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
         if let Some(below) = self.below() {
-            below.keep(key, name, version, bytes);
+            below.keep_derived(key, name, version, bytes);
         }
     }
 

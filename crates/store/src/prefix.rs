@@ -74,12 +74,13 @@ impl Readable for PrefixStore {
         }
     }
 
-    fn kept(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
-        self.below.kept(&self.full(key), name, bytes)
+    fn derived(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
+        self.below.derived(&self.full(key), name, bytes)
     }
 
-    fn keep(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
-        self.below.keep(&self.full(key), name, version, bytes);
+    fn keep_derived(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
+        self.below
+            .keep_derived(&self.full(key), name, version, bytes);
     }
 
     fn forget(&self, prefix: &Key) {

@@ -132,7 +132,7 @@ fn decode_block(encoded: &[u8], at: u64, bits: u64, out: &mut [u8]) -> Result<us
         copied += u64::from(step);
     }
     stream.push(END, MARK_BITS as u32);
-    // the checksum of a stream of one block is that of the block
+    // a stream of one block has the checksum of the block
     let checksum = bits_at(encoded, at + MARK_BITS, CHECKSUM_BITS as u32);
     stream.push(checksum, CHECKSUM_BITS as u32);
     Ok(decode_one(&stream.finish(), out)?.1)
@@ -146,7 +146,8 @@ fn decode_with_points(encoded: &[u8], out: &mut [u8]) -> Option<Option<SeekPoint
     }
     let mut points = SeekPoints::starting_at(HEADER_BITS);
     let mut combined = 0u32;
-    let (mut start, mut made) = (HEADER_BITS, 0);
+    let mut start = HEADER_BITS;
+    let mut made = 0;
     let mut is_block = bits_at(encoded, start, MARK_BITS as u32) == BLOCK;
     while is_block {
         if !points.add_independent(made, start) {
@@ -198,7 +199,7 @@ impl Codec for Bz2 {
         {
             first.get_or_insert(decoded);
             out.resize(made + len, 0);
-            made += decode_block(stored, skip.into(), bits, &mut out[made..])
+            made += decode_block(stored, skip, bits, &mut out[made..])
                 .map_err(|e| e.into_codec_error("bz2", stored.len(), len))?;
         }
         let first = first.unwrap_or_default();

@@ -119,7 +119,8 @@ fn length(nibble: u8, block: &[u8], at: &mut usize) -> Option<usize> {
 /// bytes that can't be compressed are one sequence.
 fn find_points(block: &[u8], decoded: &[u8]) -> Option<SeekPoints> {
     let mut points = SeekPoints::starting_at(SIZE as u64 * 8);
-    let (mut at, mut made) = (0, 0);
+    let mut at = 0;
+    let mut made = 0;
     let mut add = |at: usize, made: usize, state: u64| {
         let bit = (SIZE + at) as u64 * 8;
         points.add(decoded.get(..made)?, (bit, state), WINDOW).ok()
@@ -129,7 +130,9 @@ fn find_points(block: &[u8], decoded: &[u8]) -> Option<SeekPoints> {
         at += 1;
         let mut literals = length(token >> 4, block, &mut at)?;
         while literals > LITERALS {
-            (at, made, literals) = (at + LITERALS, made + LITERALS, literals - LITERALS);
+            at += LITERALS;
+            made += LITERALS;
+            literals -= LITERALS;
             add(at, made, in_literals(literals, *token))?;
         }
         at += literals;

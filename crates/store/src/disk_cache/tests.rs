@@ -641,15 +641,17 @@ fn derived_bytes_are_kept_with_the_version_of_their_value() {
     let key = Key::normalize("a/0.0").unwrap();
     let version = place.server.put(&key, b"value").unwrap();
     let mut bytes = Vec::new();
-    assert_eq!(place.cache().kept(&key, "points", &mut bytes), None);
-    place.cache().keep(&key, "points", &version, b"derived");
-    let kept = place.cache().kept(&key, "points", &mut bytes);
+    assert_eq!(place.cache().derived(&key, "points", &mut bytes), None);
+    place
+        .cache()
+        .keep_derived(&key, "points", &version, b"derived");
+    let kept = place.cache().derived(&key, "points", &mut bytes);
     assert_eq!(
         (kept, &bytes[..]),
         (Some(version.to_string()), &b"derived"[..])
     );
     // neither the value nor what has another name
-    assert_eq!(place.cache().kept(&key, "other", &mut bytes), None);
+    assert_eq!(place.cache().derived(&key, "other", &mut bytes), None);
     assert_eq!(
         place.cache().get(&key, 100, &mut bytes).unwrap(),
         Some(version)
