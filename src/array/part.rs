@@ -1,6 +1,6 @@
 //! Reading a part of a chunk where that costs less than the whole chunk: any bytes of an
-//! uncompressed chunk, one block of a blosc frame, the beginning of a zstd frame, or the bytes after
-//! a seek point. All parts of one opened chunk have the same version.
+//! uncompressed chunk, one block of a blosc frame, the beginning of a zstd frame, or the bytes
+//! after a seek point. All parts of one opened chunk have the same version.
 
 use super::{Array, MAX_IN_FLIGHT, Scratch};
 use std::ops::Range;
@@ -103,18 +103,22 @@ impl BlockIndex {
         matches!(self.frame, Frame::Blosc(..))
     }
 
-    /// Returns the part of block `n` that is decoded for a reader of the bytes `wanted` of it: with
-    /// a beginning that costs nothing, or whole pages.
+    /// Returns the part of block `n` that is kept for a reader of the bytes `wanted` of it: whole
+    /// pages, or all of a frame's block if all of it is decoded.
     pub fn part(&self, n: usize, wanted: Range<usize>) -> Range<usize> {
         let start = wanted.start / PAGE * PAGE;
-        let end = match &self.frame {
-            Frame::Blosc(header, _) => header.decoded_len(n, wanted.end),
-            Frame::Zstd(frame) => frame.decoded_len(wanted.end),
+        let decoded_len = |len| match &self.frame {
+            Frame::Blosc(header, _) => header.decoded_len(n, len),
+            Frame::Zstd(frame) => frame.decoded_len(len),
             Frame::Seek(size) => {
-                let len = SEEK_BLOCK.min(size - n * SEEK_BLOCK);
-                wanted.end.min(len).next_multiple_of(PAGE).min(len)
+                let block = SEEK_BLOCK.min(size - n * SEEK_BLOCK);
+                len.min(block).next_multiple_of(PAGE).min(block)
             }
         };
+        let end = decoded_len(wanted.end);
+        if end == decoded_len(usize::MAX) && !self.has_points() {
+            return 0..end;
+        }
         start..end
     }
 

@@ -428,9 +428,10 @@ impl Prefetcher {
             runs.take(MAX_STEP_RUNS)
         };
         let first_at = |there: u64| runs_at(there).next().map(|run| run.chunk);
-        let next = offset.saturating_add_signed(step);
-        // the next steps may touch the same block
-        let is_short = first_at(offset) == first_at(next);
+        let [here, next, after] =
+            [0, 1, 2].map(|n| first_at(offset.saturating_add_signed(n * step)));
+        // two steps may touch the same block
+        let is_short = here == next || next == after;
         let part_of = |run: &Run| ChunkPart::Bytes {
             start: run.offset,
             end: if is_short {

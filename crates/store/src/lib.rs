@@ -414,9 +414,8 @@ pub trait Readable: Send + Sync {
         self.below().is_none_or(|below| below.lists_all())
     }
 
-    /// Replaces the content of `bytes` by what [`Readable::keep_derived`] kept last, and returns the
-    /// text of the version that it was derived from. The caller has to find out whether that is
-    /// stored.
+    /// Replaces the content of `bytes` by what [`Readable::keep_derived`] kept last. Returns the
+    /// text of the version that it was derived from, which may not be the stored one.
     fn derived(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
         self.below()
             .and_then(|below| below.derived(key, name, bytes))
