@@ -1,9 +1,10 @@
 //! Writing a large value past the page cache of the kernel. The value is synced right after it is
-//! written, so the cache would only take new memory for a second copy of it.
+//! written, so the cache would only take new memory for a second copy of it. A value that has bytes
+//! of the one that it replaces is different: the next change copies them again, from the cache.
 
 use crate::ValuePiece;
 use crate::pieces::{copied_too_little, write_pieces};
-use rustix::fs::{FsWord, OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, retry_on_intr, write};
 use std::fs::File;
 use std::ops::Range;
@@ -23,9 +24,6 @@ const ALIGNMENT: usize = 4096;
 /// Maximum number of bytes of one write. The kernel sends its parts to the disk at the same time.
 const MAX_WRITE: usize = 4 << 20;
 
-/// `f_type` of ext4.
-const EXT4: FsWord = 0xEF53;
-
 /// Writes the pieces of a value to the new file `file`, past the cache if the value is large and
 /// the file system can. `old` is the file of the value that is replaced. `is_refused` is set if the
 /// file system refuses direct writes.
@@ -43,7 +41,7 @@ pub(super) fn write_value(
         .iter()
         .fold(0u64, |size, piece| size.saturating_add(piece.size()));
     let is_large = size >= MIN_VALUE && !is_refused.load(Ordering::Relaxed);
-    if !is_large || old.is_some_and(may_share_blocks) {
+    if !is_large || old.is_some() {
         return write_pieces(file, pieces, old);
     }
     if !set_direct(file, true)? {
@@ -67,18 +65,10 @@ pub(super) fn write_value(
         match piece {
             ValuePiece::Bytes(bytes) => writer.put(bytes)?,
             ValuePiece::File(from, range) => writer.copy(from, range.clone())?,
-            ValuePiece::Old(range) => {
-                writer.copy(old.ok_or_else(copied_too_little)?, range.clone())?
-            }
+            ValuePiece::Old(_) => return Err(copied_too_little()),
         }
     }
     writer.finish()
-}
-
-/// Returns whether a copy of a file may share its blocks on disk. A file system that shares them
-/// copies any length in no time; ext4, the usual one, can't.
-fn may_share_blocks(file: &File) -> bool {
-    fstatfs(file).is_ok_and(|stat| stat.f_type != EXT4)
 }
 
 /// Turns direct writes of a file on or off. Returns false if its file system refuses them.
@@ -219,6 +209,7 @@ impl DirectWriter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pieces::need_old;
     use proptest::prelude::*;
     use std::sync::LazyLock;
 
@@ -247,7 +238,7 @@ mod tests {
         write_value(
             &File::create(&path).unwrap(),
             &pieces,
-            Some(&old),
+            need_old(&pieces).then_some(&old),
             is_refused,
         )
         .unwrap();
@@ -262,7 +253,7 @@ mod tests {
             0..MAX_WRITE + 5000
         ];
         (
-            0u8..3,
+            prop_oneof![4 => 0u8..2, 1 => Just(2)],
             prop_oneof![Just(0usize), Just(16), 0..MAX_WRITE],
             len,
         )
@@ -294,13 +285,9 @@ mod tests {
         let is_refused = AtomicBool::new(false);
         let [old, path] = ["old", "new"].map(|name| directory.path().join(name));
         std::fs::write(&old, [1; 1000]).unwrap();
-        let pieces = [ValuePiece::Old(0..2 * MIN_VALUE)];
-        let written = write_value(
-            &File::create(path).unwrap(),
-            &pieces,
-            Some(&File::open(old).unwrap()),
-            &is_refused,
-        );
+        let old = File::open(old).unwrap();
+        let pieces = [ValuePiece::File(&old, 0..2 * MIN_VALUE)];
+        let written = write_value(&File::create(path).unwrap(), &pieces, None, &is_refused);
         assert_eq!(written.unwrap_err().errno(), libc::EIO);
     }
 }

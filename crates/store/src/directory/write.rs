@@ -18,10 +18,15 @@ use std::sync::Mutex;
 use std::time::Instant;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
+use zarrfs_base::pool::start_thread;
 
 /// Prefix of the names of temporary files. Because of the dot,
 /// zarr-python 2 does not take them for chunks.
 const TEMPORARY: &str = ".zarrfs-";
+
+/// Minimum size in bytes of replaced values that are freed in the background: the kernel takes a
+/// third of the time of a copy for that, at the last close of the file.
+const LARGE_VALUE: u64 = 16 << 20;
 
 /// Maximum number of symbolic links followed for one key, the same as in the kernel.
 const MAX_LINKS: u32 = 40;
@@ -142,12 +147,19 @@ impl Store for DirectoryStore {
     ) -> Result<Option<Version>> {
         let old = match replaces {
             Replaces::Version(version) if need_old(pieces) => match self.open_value(key)? {
-                Some((file, stat)) if stat.version == *version => Some(file),
+                Some((file, stat)) if stat.version == *version => Some((file, stat.size)),
                 _ => return Ok(None),
             },
             _ => None,
         };
-        self.put_content(key, pieces, old.as_ref(), replaces)
+        let put = self.put_content(key, pieces, old.as_ref().map(|(file, _)| file), replaces);
+        if let Some((old, size)) = old
+            && size >= LARGE_VALUE
+        {
+            // if no thread can start, the file is closed here
+            let _ = start_thread("old-value", move || drop(old));
+        }
+        put
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
