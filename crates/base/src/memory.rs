@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 /// threads.
 const MAX_SCRATCH: usize = 4 << 20;
 
-/// Minimum size in bytes of blocks that the allocator returns to the system as soon as they are
-/// freed.
+/// Minimum size in bytes of blocks of C libraries that are returned to the system as soon as they
+/// are freed. Codecs free smaller ones after each chunk and take them again at the next one.
 #[cfg(target_env = "gnu")]
-const LARGE: libc::c_int = 256 << 10;
+const LARGE: libc::c_int = 1 << 20;
 
 /// Number of granted bytes that do not reduce the cache.
 pub const RESERVE: usize = 40 << 20;
@@ -497,14 +497,15 @@ pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
         .map_err(|_| out_of_memory(len))
 }
 
-/// Makes the allocator return large blocks to the system when they are freed. Otherwise each thread
-/// would keep freed blocks, and the process would use much more memory than is counted. The program
-/// calls this when it starts.
+/// Makes the system's allocator keep at most a few MiB of freed memory. Otherwise each thread would
+/// keep some, and the process would use much more memory than is counted. The program calls this
+/// when it starts.
 pub fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes numbers alone.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 4 * LARGE);
         libc::mallopt(libc::M_ARENA_MAX, 2);
     }
 }
