@@ -21,7 +21,7 @@ pub use crate::array::Ranges;
 pub use chunk_cache::{CachedRun, ChunkPart, DecodedPart, FoundBytes};
 pub use prefetch::{PrefetchState, Prefetcher};
 pub use unstored::UnstoredChunks;
-pub use write_back::Part;
+pub use write_back::{Part, WRITE_BACK_THREADS};
 pub use zarrfs_base::spill_file::SpillOptions;
 
 use crate::array::{Array, ServedVersions};
@@ -33,7 +33,7 @@ use semaphore::Semaphore;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
-use write_back::{DIRTY_COST, DirtyChunk, Failures, Reservations, WriteBacks};
+use write_back::{DIRTY_COST, DirtyChunk, Failures, MIN_THREADS, Reservations, WriteBacks};
 use zarrfs_base::error::Error;
 use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_base::pool::processors;
@@ -135,6 +135,8 @@ pub struct Cache {
     failures: Mutex<Failures>,
     /// Limit of the number of chunks of remote arrays that are decoded at the same time.
     decoding: Semaphore,
+    /// Limit of the number of chunks that are encoded at the same time.
+    encoding: Semaphore,
     seek_points: Arc<SeekCache>,
     stats: Arc<Stats>,
 }
@@ -165,6 +167,7 @@ impl Cache {
             quiet_thread: OnceLock::new(),
             failures: Mutex::default(),
             decoding: Semaphore::new(processors()),
+            encoding: Semaphore::new(MIN_THREADS.max(processors())),
             seek_points: SeekCache::new(),
             stats,
         }

@@ -2,7 +2,7 @@
 //! tested without FUSE and must not know of it.
 
 use crate::array::{Array, VersionTag};
-use crate::cache::{Cache, FoundBytes, Prefetcher, SpillOptions, Wait};
+use crate::cache::{Cache, FoundBytes, Prefetcher, SpillOptions, WRITE_BACK_THREADS, Wait};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -76,13 +76,6 @@ pub struct Options {
 
 /// Maximum length in bytes of a name that a program may create, as in other file systems.
 pub const MAX_NAME: usize = 255;
-
-/// Minimum number of write-back threads: they mostly wait for the disk.
-const MIN_WRITE_BACK: usize = 4;
-
-/// Maximum number of write-back threads of a remote store: each encodes a chunk in memory beside
-/// the cache.
-const MAX_WRITE_BACK: usize = 16;
 
 /// Write-back threads added while chunks of one array wait for a lock or for the store, so that
 /// those of another array are stored nevertheless. A busy disk is no reason to add one.
@@ -160,10 +153,6 @@ impl Fs {
     /// Creates the file system that shows `tree` and reads through `cache`.
     pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>, options: Options) -> Result<Self> {
         let concurrency = tree.hierarchy().store().concurrency();
-        let write_back_threads = options
-            .threads
-            .max(MIN_WRITE_BACK)
-            .max(concurrency.min(MAX_WRITE_BACK));
         Ok(Fs {
             tree,
             concurrency,
@@ -175,7 +164,7 @@ impl Fs {
             )?,
             options,
             resizing: Resizing::default(),
-            write_back: Pool::growing("write-back", write_back_threads, WRITE_BACK_GROWTH)?,
+            write_back: Pool::growing("write-back", WRITE_BACK_THREADS, WRITE_BACK_GROWTH)?,
             converting: SubtreeLocks::default(),
             pages: Pages::new(),
             guards: PageGuards::default(),

@@ -63,24 +63,23 @@ impl Array {
     ///
     /// Fails if a codec or the store fails. The error names the key.
     pub fn store(&self, chunk: ChunkId, bytes: &[u8], scratch: &mut Scratch) -> Result<Version> {
-        let put = self.store_if(chunk, bytes, None, Replaces::Anything, None, scratch)?;
+        let encoded = self.encode_chunk(chunk, bytes, scratch)?;
+        let put = self.store_if(chunk, encoded, None, Replaces::Anything, None)?;
         put.ok_or_else(|| Error::system(libc::EIO).context(self.stored_key(chunk)))
     }
 
-    /// Stores a chunk like [`Array::store`] if the stored value satisfies `replaces`; otherwise
-    /// returns `None`. `written` are the bytes that may differ from the replaced chunk; `None`
-    /// stands for all. Chunks that are handed over are held in memory or in `spill`.
+    /// Stores an encoded chunk like [`Array::store`] if the stored value satisfies `replaces`;
+    /// otherwise returns `None`. `written` are the decoded bytes that may differ from the replaced
+    /// chunk; `None` stands for all. Chunks that are handed over are held in memory or in `spill`.
     pub fn store_if(
         &self,
         chunk: ChunkId,
-        bytes: &[u8],
+        encoded: &[u8],
         written: Option<&Ranges>,
         replaces: Replaces,
         spill: Option<&Arc<SpillFile>>,
-        scratch: &mut Scratch,
     ) -> Result<Option<Version>> {
         self.settle_separator()?;
-        let encoded = self.encode_chunk(chunk, bytes, scratch)?;
         if self.has_shards() {
             let base = if let Replaces::Version(version) = replaces {
                 Some(version.clone())
@@ -104,7 +103,11 @@ impl Array {
     }
 
     /// Returns the encoded form of a chunk, C layout.
-    pub(super) fn encode_chunk<'a>(
+    ///
+    /// # Errors
+    ///
+    /// Fails if a codec fails. The error names the key.
+    pub fn encode_chunk<'a>(
         &self,
         chunk: ChunkId,
         bytes: &'a [u8],

@@ -1,6 +1,6 @@
-//! A semaphore with priorities. Many threads wait for a remote store, but only as many decode as
-//! there are processors; the load that is needed first gets the next permit. This module knows
-//! nothing of chunks.
+//! A semaphore with priorities. Many threads wait for a disk or a remote store, but only a few, by
+//! the number of processors, encode or decode; the load that is needed first gets the next permit.
+//! This module knows nothing of chunks.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -15,7 +15,8 @@ mod space;
 
 pub(super) use dirty_chunk::DirtyChunk;
 pub(super) use losses::Failures;
-pub(super) use space::{DIRTY_COST, Reservations, WriteBacks};
+pub use space::WRITE_BACK_THREADS;
+pub(super) use space::{DIRTY_COST, MIN_THREADS, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
@@ -399,15 +400,13 @@ impl Cache {
         snapshot: &Snapshot,
         spill: Option<&Arc<SpillFile>>,
     ) -> Result<Outcome> {
+        let (array, chunk) = (&dirty.array, dirty.chunk);
         let version = self.with_scratch(|scratch| {
-            dirty.array.store_if(
-                dirty.chunk,
-                &snapshot.bytes,
-                snapshot.written.as_ref(),
-                snapshot.replaces(),
-                spill,
-                scratch,
-            )
+            let permit = self.encoding.acquire(self.encoding.ticket(false));
+            let encoded = array.encode_chunk(chunk, &snapshot.bytes, scratch)?;
+            drop(permit);
+            let written = snapshot.written.as_ref();
+            array.store_if(chunk, encoded, written, snapshot.replaces(), spill)
         })?;
         Ok(version.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
     }

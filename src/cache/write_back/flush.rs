@@ -2,6 +2,7 @@
 //! at a time.
 
 use super::DirtyChunk;
+use super::space::{MIN_THREADS, WRITE_BACK_THREADS};
 use crate::array::Array;
 use crate::cache::Cache;
 use crate::cache::chunk_cache::CachedItem;
@@ -15,9 +16,15 @@ use zarrfs_base::pool::{on_threads, processors};
 use zarrfs_format::grid::ChunkId;
 
 /// Returns the number of threads that store chunks of an array. They mostly wait, for the disk or
-/// for a server.
+/// for a server. Files that are synced at the same time share commits of a journal.
 pub(super) fn flush_threads(array: &Array) -> usize {
-    array.concurrency(processors().max(4))
+    // a chunk of a shard is handed over in memory
+    let waiting = if array.has_shards() {
+        1
+    } else {
+        WRITE_BACK_THREADS
+    };
+    array.concurrency_of(MIN_THREADS.max(processors()), waiting)
 }
 
 impl Cache {

@@ -39,9 +39,13 @@ pub(in crate::cache) const DIRTY_COST: usize = 1024;
 /// Bytes of dirty chunks above which fully written ones are stored in the background.
 const BACKGROUND_BYTES: usize = 32 << 20;
 
-/// Maximum number of chunks of one array that background threads store at the same time: the
-/// initial number of such threads for a remote store, and a quarter of their maximum number.
-const MAX_BACKGROUND: usize = 16;
+/// Minimum number of chunks of an array that are encoded and stored at the same time, on few
+/// processors and however large they are.
+pub(in crate::cache) const MIN_THREADS: usize = 4;
+
+/// Number of threads that store chunks in the background, and the maximum number of chunks of one
+/// array that they store at the same time.
+pub const WRITE_BACK_THREADS: usize = 16;
 
 /// Time for which background threads skip an array after a chunk of it could not be stored.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -318,10 +322,11 @@ impl State {
     /// stored.
     fn next_in_background(&mut self, bound: usize) -> Option<(Arc<DirtyChunk>, bool)> {
         if self.dirty_memory() > bound
-            && let Some(at) = self
-                .fully_written
-                .iter()
-                .position(|key| self.may_write_back(key.0, MAX_BACKGROUND))
+            && let Some(at) = self.fully_written.iter().position(|key| {
+                let array = self.dirty.get(key).map(|dirty| &dirty.array);
+                let max = array.map_or(1, |array| flush_threads(array));
+                self.may_write_back(key.0, max.min(WRITE_BACK_THREADS))
+            })
             && let Some(key) = self.fully_written.remove(at)
         {
             // the kernel's pages serve its writer, and the next chunk needs the memory
