@@ -4,10 +4,12 @@
 
 use super::{Array, MAX_IN_FLIGHT, Scratch};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use zarrfs_base::error::{Error, Result};
-use zarrfs_base::memory;
+use zarrfs_base::memory::{self, lock};
+use zarrfs_base::pool::on_threads;
 use zarrfs_format::codec::{
     BloscHeader, CodecError, CodecResult, PartialDecode, SeekPoints, ZstdFrame,
 };
@@ -31,6 +33,10 @@ const REMOTE_WHOLE: usize = 4 << 20;
 
 /// Size in bytes of the blocks into which a chunk with seek points is divided.
 const SEEK_BLOCK: usize = 256 << 10;
+
+/// Maximum number of ranges of a part that are requested from a server at the same time: one for
+/// each byte of a shuffled item.
+const MAX_TOGETHER: usize = 8;
 
 /// Alignment in bytes of a decoded part, since the kernel reads whole pages.
 const PAGE: usize = 4096;
@@ -347,7 +353,18 @@ impl Array {
         };
         let (items, ranges) = pipeline.part(part, points.nbytes());
         let largest = ranges.iter().map(|range| points.memory_for(range)).max();
-        largest.unwrap_or(0).saturating_add(2 * items.len())
+        let fetched = if self.fetches_together(&ranges) {
+            ranges
+                .iter()
+                .map(|range| points.stored_range(range).len())
+                .sum()
+        } else {
+            0
+        };
+        largest
+            .unwrap_or(0)
+            .saturating_add(fetched)
+            .saturating_add(2 * items.len())
     }
 
     /// Decodes the bytes `part` of a chunk from the nearest seek points, which are those of
@@ -365,10 +382,21 @@ impl Array {
         let (items, ranges) = pipeline.part(part.clone(), points.nbytes());
         let mut joined = Vec::new();
         memory::reserve(&mut joined, items.len())?;
+        let mut fetched = Vec::new();
+        if self.fetches_together(&ranges)
+            && !self.get_all_same(chunk, (points, version), &ranges, &mut fetched)?
+        {
+            return Ok(None);
+        }
+        let mut fetched = fetched.into_iter();
         for range in ranges {
-            let from = points.stored_range(&range);
-            if !self.get_same(chunk, version, from, &mut scratch.stored)? {
-                return Ok(None);
+            if let Some(stored) = fetched.next() {
+                scratch.stored = stored;
+            } else {
+                let from = points.stored_range(&range);
+                if !self.get_same(chunk, version, from, &mut scratch.stored)? {
+                    return Ok(None);
+                }
             }
             let start = Instant::now();
             let memory = (&mut scratch.other, &mut joined);
@@ -414,6 +442,41 @@ impl Array {
         let place = self.grid.indices(chunk);
         let shape = self.chunk_shape(chunk);
         format!("points of {place:?}, {shape:?}, {}", self.codec_names())
+    }
+
+    /// Returns whether the ranges of a part are requested from a server at the same time.
+    fn fetches_together(&self, ranges: &[Range<usize>]) -> bool {
+        self.is_remote() && ranges.len() > 1
+    }
+
+    /// Reads the stored bytes of several ranges of a chunk at the same time. Returns false if one
+    /// has another version.
+    fn get_all_same(
+        &self,
+        chunk: ChunkId,
+        (points, version): (&SeekPoints, &Version),
+        ranges: &[Range<usize>],
+        fetched: &mut Vec<Vec<u8>>,
+    ) -> Result<bool> {
+        let next = AtomicUsize::new(0);
+        let all = Mutex::new(vec![None; ranges.len()]);
+        on_threads(ranges.len().min(MAX_TOGETHER), &|| {
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                let Some(range) = ranges.get(n) else {
+                    return Ok(());
+                };
+                let mut stored = Vec::new();
+                let from = points.stored_range(range);
+                if !self.get_same(chunk, version, from, &mut stored)? {
+                    return Ok(());
+                }
+                lock(&all)[n] = Some(stored);
+            }
+        })?;
+        let all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+        fetched.extend(all.into_iter().flatten());
+        Ok(fetched.len() == ranges.len())
     }
 
     /// Reads stored bytes of a chunk. Returns false if it has another version.

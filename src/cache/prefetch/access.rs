@@ -20,8 +20,9 @@ const FROM_START: u64 = 128 << 10;
 /// Bytes read in a row from elsewhere that make a reader sequential. Smaller reads may be random.
 const IN_A_ROW: u64 = 512 << 10;
 
-/// Equal steps that make a reader strided.
-const STEPS: u32 = 3;
+/// Equal steps that make a reader strided. One is enough if an earlier row of its reads had them:
+/// it begins the next series of the same kind.
+const STEPS: u32 = 2;
 
 /// The requests that are expected to follow a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ struct Reader {
     /// row.
     step: i64,
     steps: u32,
+    /// The last step that made it strided.
+    known_step: Option<i64>,
     plan: Plan,
 }
 
@@ -81,7 +84,7 @@ impl Reader {
             }
         {
             Pattern::Sequential
-        } else if self.steps >= STEPS {
+        } else if self.steps >= STEPS || self.steps > 0 && self.known_step == Some(self.step) {
             Pattern::Strided(self.step)
         } else {
             Pattern::Random
@@ -119,6 +122,9 @@ impl Reader {
         } else {
             1
         };
+        if self.steps >= STEPS {
+            self.known_step = Some(step);
+        }
         (self.step, self.last, self.end) = (step, offset, offset + len);
         // a read from the beginning counts towards a row
         self.from_start = offset == 0;
@@ -173,6 +179,7 @@ impl AccessHistory {
             .map_or(offset, |r| r.last);
         Reader {
             last,
+            known_step: self.readers.iter().find_map(|r| r.known_step),
             end: offset,
             row: 0,
             from_start: false,
@@ -247,7 +254,11 @@ mod tests {
         use Pattern::*;
         let steps: Vec<_> = (0..6).map(|i| (1000 * K + i * 777 * K, 4 * K)).collect();
         let s = Strided(777 * K as i64);
-        assert_eq!(record_all(&steps), [Random, Random, Random, s, s, s]);
+        assert_eq!(record_all(&steps), [Random, Random, s, s, s, s]);
+        // the next series of the same kind is recognized at its first step
+        let next = (0..3).map(|i| (2000 * K + i * 777 * K, 4 * K));
+        let both: Vec<_> = steps.into_iter().chain(next).collect();
+        assert_eq!(record_all(&both)[6..], [Random, s, s]);
         let back: Vec<_> = (0..6).map(|i| (9000 * K - i * 777 * K, 4 * K)).collect();
         assert_eq!(record_all(&back)[4], Strided(-777 * K as i64));
     }
