@@ -470,7 +470,8 @@ impl Prefetcher {
                 let of = array.clone();
                 let closed = closed.clone();
                 let weight = match part_memory(&run) {
-                    Some(memory) if array.is_remote() => memory,
+                    // a whole chunk weighs half of what it reserves, too
+                    Some(memory) if array.is_remote() => memory / 2,
                     _ => weight_of(array, 1),
                 };
                 self.pool.run_weighing(weight, move || {

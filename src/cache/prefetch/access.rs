@@ -2,7 +2,7 @@
 //! offsets and lengths alone.
 
 /// Maximum number of readers of one open file that are distinguished: threads that share a
-/// descriptor, each at its own offset.
+/// descriptor, each at its own offset. One more may have no pattern yet.
 const MAX_READERS: usize = 8;
 
 /// Maximum distance in bytes of a sequential request from where it was expected: the kernel sends
@@ -53,7 +53,7 @@ struct Reader {
     /// row.
     step: i64,
     steps: u32,
-    /// The last step that made it strided.
+    /// The last step that made it, or a reader before it, strided.
     known_step: Option<i64>,
     plan: Plan,
 }
@@ -158,28 +158,34 @@ impl AccessHistory {
             2 * reader.row
         };
         self.readers.insert(0, reader);
-        if self.readers.len() > MAX_READERS {
-            // drop a reader without a pattern first
-            let last = self
-                .readers
-                .iter()
-                .rposition(|r| r.pattern() == Pattern::Random);
-            self.readers.remove(last.unwrap_or(MAX_READERS));
+        if self.readers.len() > MAX_READERS + 1 {
+            // drop a reader without a pattern first, but not this one, which may find its own
+            let others = &self.readers[1..];
+            let last = others.iter().rposition(|r| r.pattern() == Pattern::Random);
+            self.readers.remove(1 + last.unwrap_or(MAX_READERS));
         }
         (pattern, &mut self.readers[0].plan)
     }
 
-    /// Returns a new reader. It may be the latest reader without a pattern, after that one's first
-    /// step, so its step is measured from there.
+    /// Returns a new reader. It may be another one after its first step: one from which a known
+    /// step leads here, or the latest one without a pattern. So its step is measured from there.
     fn new_reader(&self, offset: u64) -> Reader {
-        let last = self
-            .readers
-            .iter()
-            .find(|r| r.pattern() == Pattern::Random)
-            .map_or(offset, |r| r.last);
+        let readers = || self.readers.iter();
+        let known_step = readers().find_map(|r| {
+            let step = offset.wrapping_sub(r.last) as i64;
+            readers()
+                .any(|r| r.known_step == Some(step))
+                .then_some(step)
+        });
+        let last = match known_step {
+            Some(step) => offset.wrapping_sub(step as u64),
+            None => readers()
+                .find(|r| r.pattern() == Pattern::Random)
+                .map_or(offset, |r| r.last),
+        };
         Reader {
             last,
-            known_step: self.readers.iter().find_map(|r| r.known_step),
+            known_step,
             end: offset,
             row: 0,
             from_start: false,
@@ -261,6 +267,34 @@ mod tests {
         assert_eq!(record_all(&both)[6..], [Random, s, s]);
         let back: Vec<_> = (0..6).map(|i| (9000 * K - i * 777 * K, 4 * K)).collect();
         assert_eq!(record_all(&back)[4], Strided(-777 * K as i64));
+    }
+
+    #[test]
+    fn each_of_many_series_is_recognized() {
+        let mut access = AccessHistory::default();
+        for series in 0..5 * MAX_READERS as u64 {
+            let start = (series * 7919 % 977) * 4 * K;
+            let all: Vec<_> = (0..5)
+                .map(|i| access.record(start + i * 9999 * K, 4 * K).0)
+                .collect();
+            assert_eq!(all[2..], [Pattern::Strided(9999 * K as i64); 3], "{series}");
+        }
+    }
+
+    #[test]
+    fn random_reads_do_not_hide_other_readers() {
+        let mut access = AccessHistory::default();
+        for i in 0..100 {
+            for reader in 0..MAX_READERS as u64 {
+                let offset = reader * 1_000_000 * K + i * 128 * K;
+                let pattern = access.record(offset, 128 * K).0;
+                assert!(i < 9 || pattern == Pattern::Sequential, "{i} {reader}");
+                if i >= 9 {
+                    let n = i * MAX_READERS as u64 + reader;
+                    access.record((1 << 40) + n * n * K, 4 * K);
+                }
+            }
+        }
     }
 
     #[test]
