@@ -3,8 +3,8 @@
 //! length of a stream, which is needed to find the next gzip member. The module does not know what
 //! may follow a stream.
 
+use crate::memory::Kept;
 use libdeflate_sys as sys;
-use std::cell::RefCell;
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -53,8 +53,9 @@ impl fmt::Display for DeflateError {
 
 thread_local! {
     static DECOMPRESSOR: Option<Decompressor> = Decompressor::new();
-    static COMPRESSOR: RefCell<Option<LevelCompressor>> = const { RefCell::new(None) };
 }
+
+static COMPRESSORS: Kept<LevelCompressor> = Kept::new();
 
 /// Decodes the stream at the start of `encoded` into the front of `out` and returns the numbers of
 /// bytes read and written. Bytes after the stream are ignored. Output beyond the end of `out` is an
@@ -79,19 +80,14 @@ pub fn compress(
     out: &mut Vec<u8>,
 ) -> Result<(), DeflateError> {
     let level = if level < 0 { 6 } else { level };
-    COMPRESSOR.with_borrow_mut(|kept| {
-        if kept.as_ref().is_none_or(|c| c.level != level) {
-            *kept = LevelCompressor::new(level);
-        }
-        let done = kept
-            .as_mut()
-            .is_some_and(|compressor| compressor.run(container, decoded, out));
-        if done {
-            Ok(())
-        } else {
-            Err(DeflateError::OutOfMemory)
-        }
-    })
+    let kept = COMPRESSORS.take().filter(|kept| kept.level == level);
+    let compressor = kept.or_else(|| LevelCompressor::new(level));
+    let mut compressor = compressor.ok_or(DeflateError::OutOfMemory)?;
+    if !compressor.run(container, decoded, out) {
+        return Err(DeflateError::OutOfMemory);
+    }
+    COMPRESSORS.keep(compressor);
+    Ok(())
 }
 
 /// A decoder of libdeflate, freed on drop.
@@ -151,6 +147,9 @@ struct LevelCompressor {
     level: i32,
     raw: NonNull<sys::libdeflate_compressor>,
 }
+
+// SAFETY: the library's compressors belong to no thread.
+unsafe impl Send for LevelCompressor {}
 
 impl LevelCompressor {
     fn new(level: i32) -> Option<Self> {

@@ -497,9 +497,9 @@ pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
         .map_err(|_| out_of_memory(len))
 }
 
-/// Makes the system's allocator keep at most a few MiB of freed memory. Otherwise each thread would
-/// keep some, and the process would use much more memory than is counted. The program calls this
-/// when it starts.
+/// Makes the system's allocator return large blocks when they are freed, and most of the memory of
+/// others. Otherwise each thread would keep some, and the process would use much more memory than is
+/// counted. The program calls this when it starts.
 pub fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes numbers alone.
@@ -507,6 +507,33 @@ pub fn configure_allocator() {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 4 * LARGE);
         libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
+/// Values that are expensive to make, such as the state of a compressor, kept for whichever thread
+/// needs one next. So there are as many as are used at the same time, however many threads exist.
+pub struct Kept<T>(Mutex<Vec<T>>);
+
+impl<T> Kept<T> {
+    /// Returns a place without a value.
+    pub const fn new() -> Self {
+        Kept(Mutex::new(Vec::new()))
+    }
+
+    /// Takes the value that was kept last.
+    pub fn take(&self) -> Option<T> {
+        lock(&self.0).pop()
+    }
+
+    /// Keeps a value for the next caller.
+    pub fn keep(&self, value: T) {
+        lock(&self.0).push(value);
+    }
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Kept::new()
     }
 }
 

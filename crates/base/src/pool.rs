@@ -314,10 +314,12 @@ pub fn start_thread<T: Send + 'static>(
     std::thread::Builder::new().name(name.into()).spawn(run)
 }
 
-/// Runs `work` on several threads, also on this one. Returns the first error.
+/// Runs `work` on several threads, also on this one: on fewer if the system can't start so many.
+/// Returns the first error.
 pub fn on_threads(threads: usize, work: &(impl Fn() -> Result<()> + Sync)) -> Result<()> {
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..threads).map_while(start).collect();
         let mut done = work();
         for other in others {
             let panicked = |_| Err(Error::system(libc::EIO));

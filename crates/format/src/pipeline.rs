@@ -9,11 +9,10 @@ use crate::codec::{
 };
 use crate::metadata::{ArrayMetadata, Order};
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::ops::Range;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::Value;
-use zarrfs_base::memory;
+use zarrfs_base::memory::{self, Kept};
 
 /// Maximum size in bytes of a chunk of encoded objects, which the metadata do not bound.
 const MAX_OBJECT_CHUNK: usize = 256 << 20;
@@ -29,10 +28,8 @@ const MAX_SHUFFLED: usize = 16;
 /// encoder.
 const SLACK: usize = 1 << 16;
 
-thread_local! {
-    /// A second buffer for intermediate results, kept for the next chunk unless it is large.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+/// Second buffers for intermediate results, kept for the next chunk unless they are large.
+static SCRATCH: Kept<Vec<u8>> = Kept::new();
 
 /// The codecs of an array, ready to use.
 ///
@@ -502,13 +499,13 @@ fn encoded_dtype<'a>(config: &'a CodecConfig, dtype: Option<&'a Value>) -> Optio
     }
 }
 
-/// Calls `work` with this thread's buffer for intermediate results.
+/// Calls `work` with a buffer for intermediate results.
 fn with_scratch<T>(work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-    SCRATCH.with_borrow_mut(|scratch| {
-        let done = work(scratch);
-        memory::release(scratch);
-        done
-    })
+    let mut scratch = SCRATCH.take().unwrap_or_default();
+    let done = work(&mut scratch);
+    memory::release(&mut scratch);
+    SCRATCH.keep(scratch);
+    done
 }
 
 /// Returns the maximum size of an encoding by another program, where this crate's encoder needs at

@@ -9,6 +9,7 @@ use super::v3::{check_int, plain};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
 use std::cell::RefCell;
 use zarrfs_base::error::Result;
+use zarrfs_base::memory::Kept;
 use zstd_safe::zstd_sys::ZSTD_ErrorCode;
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
@@ -61,8 +62,10 @@ impl Zstd {
 thread_local! {
     static DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
     static BEGINNING_DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
-    static ENCODER: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
 }
+
+/// A context takes up to 65 MiB at the highest levels.
+static ENCODERS: Kept<CCtx<'static>> = Kept::new();
 
 /// The first four bytes of a frame, as a little-endian number.
 const MAGIC: u32 = 0xFD2F_B528;
@@ -221,23 +224,19 @@ impl Codec for Zstd {
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let level = self.level.clone()?;
         let checksum = self.checksum.clone()?;
-        ENCODER.with_borrow_mut(|kept| {
-            if kept.is_none() {
-                *kept = CCtx::try_create();
-            }
-            let encoder = kept
-                .as_mut()
-                .ok_or_else(|| CodecError::new("zstd: out of memory"))?;
-            out.reserve(zstd_safe::compress_bound(decoded.len()));
-            let done = encoder
-                .set_parameter(CParameter::CompressionLevel(level))
-                .and_then(|_| encoder.set_parameter(CParameter::ChecksumFlag(checksum)))
-                .and_then(|_| encoder.compress2(out, decoded));
-            done.map(|_| ()).map_err(|code| {
-                *kept = None; // an error may leave the context in any state
-                CodecError(format!("zstd: {}", zstd_safe::get_error_name(code)))
-            })
-        })
+        let mut encoder = ENCODERS
+            .take()
+            .or_else(CCtx::try_create)
+            .ok_or_else(|| CodecError::new("zstd: out of memory"))?;
+        out.reserve(zstd_safe::compress_bound(decoded.len()));
+        encoder
+            .set_parameter(CParameter::CompressionLevel(level))
+            .and_then(|_| encoder.set_parameter(CParameter::ChecksumFlag(checksum)))
+            .and_then(|_| encoder.compress2(out, decoded))
+            .map_err(|code| CodecError(format!("zstd: {}", zstd_safe::get_error_name(code))))?;
+        // not after an error, which may leave it in any state
+        ENCODERS.keep(encoder);
+        Ok(())
     }
 }
 
