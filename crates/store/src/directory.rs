@@ -25,6 +25,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use write::ChangedDirectories;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
@@ -41,6 +42,8 @@ pub struct DirectoryStore {
     fsync: bool,
     /// Whether the file system has refused a direct write.
     refuses_direct: AtomicBool,
+    /// The threads that close large values which were replaced. Protects the list alone.
+    closing: Mutex<Vec<JoinHandle<()>>>,
     locks: Option<Box<LockFiles>>,
     lists_unfinished: bool,
     removes_abandoned: bool,
@@ -70,6 +73,7 @@ impl DirectoryStore {
             changes: ChangedDirectories::default(),
             fsync: true,
             refuses_direct: AtomicBool::new(false),
+            closing: Mutex::default(),
             locks: None,
             lists_unfinished: false,
             removes_abandoned: false,

@@ -152,12 +152,16 @@ impl Store for DirectoryStore {
             },
             _ => None,
         };
+        // the space of the values before must be free
+        let closing = std::mem::take(&mut *lock(&self.closing));
+        closing.into_iter().for_each(|thread| drop(thread.join()));
         let put = self.put_content(key, pieces, old.as_ref().map(|(file, _)| file), replaces);
         if let Some((old, size)) = old
             && size >= LARGE_VALUE
         {
             // if no thread can start, the file is closed here
-            let _ = start_thread("old-value", move || drop(old));
+            let started = start_thread("old-value", move || drop(old));
+            lock(&self.closing).extend(started);
         }
         put
     }
