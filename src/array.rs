@@ -40,8 +40,8 @@ use sharded::ShardCache;
 pub use sharded::{NeighborBytes, Neighbors, ShardUsage};
 pub use stored_keys::{ArrayEntry, Entries, LevelPermissions, is_chunk_like};
 
-/// Maximum decoded bytes of the chunks that are stored or requested from a server concurrently.
-/// They fill a link of several GB/s for one round trip and leave most of the cache to others.
+/// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several
+/// GB/s for one round trip and leave most of the cache to chunks that have arrived.
 const MAX_IN_FLIGHT: usize = 64 << 20;
 
 /// The number of the next array. Numbers are never reused.
@@ -251,14 +251,8 @@ impl Array {
 
     /// Returns the number of chunks to load concurrently if `threads` threads decode.
     pub fn concurrency(&self, threads: usize) -> usize {
-        self.concurrency_of(threads, 1)
-    }
-
-    /// Returns the number of chunks to load or store concurrently: at least `threads`, and as many
-    /// as the store takes or `waiting`, if so many fit into memory.
-    pub fn concurrency_of(&self, threads: usize, waiting: usize) -> usize {
         let in_memory = MAX_IN_FLIGHT / self.grid.max_chunk_size().max(1);
-        threads.max(self.store.concurrency().max(waiting).min(in_memory))
+        threads.max(self.store.concurrency().min(in_memory))
     }
 
     /// Returns the bytes of memory that decoding or encoding a chunk takes at most, both forms

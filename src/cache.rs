@@ -33,7 +33,7 @@ use semaphore::Semaphore;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
-use write_back::{DIRTY_COST, DirtyChunk, Failures, MIN_THREADS, Reservations, WriteBacks};
+use write_back::{DIRTY_COST, DirtyChunk, ENCODERS, Failures, Reservations, WriteBacks};
 use zarrfs_base::error::Error;
 use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_base::pool::processors;
@@ -135,7 +135,7 @@ pub struct Cache {
     failures: Mutex<Failures>,
     /// Limit of the number of chunks of remote arrays that are decoded at the same time.
     decoding: Semaphore,
-    /// Limit of the number of chunks that are encoded at the same time.
+    /// Limit of the number of chunks that write-backs encode at the same time.
     encoding: Semaphore,
     seek_points: Arc<SeekCache>,
     stats: Arc<Stats>,
@@ -167,7 +167,7 @@ impl Cache {
             quiet_thread: OnceLock::new(),
             failures: Mutex::default(),
             decoding: Semaphore::new(processors()),
-            encoding: Semaphore::new(MIN_THREADS.max(processors())),
+            encoding: Semaphore::new(ENCODERS.max(processors())),
             seek_points: SeekCache::new(),
             stats,
         }

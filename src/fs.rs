@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zarrfs_base::error::{Error, Kind, Result};
-use zarrfs_base::pool::{Pool, PoolGrowth};
+use zarrfs_base::pool::{Pool, PoolGrowth, processors};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{Key, Store, SubtreeLocks, escaped};
 
@@ -164,7 +164,11 @@ impl Fs {
             )?,
             options,
             resizing: Resizing::default(),
-            write_back: Pool::growing("write-back", WRITE_BACK_THREADS, WRITE_BACK_GROWTH)?,
+            write_back: Pool::growing(
+                "write-back",
+                WRITE_BACK_THREADS.max(processors()),
+                WRITE_BACK_GROWTH,
+            )?,
             converting: SubtreeLocks::default(),
             pages: Pages::new(),
             guards: PageGuards::default(),

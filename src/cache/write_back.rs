@@ -16,7 +16,7 @@ mod space;
 pub(super) use dirty_chunk::DirtyChunk;
 pub(super) use losses::Failures;
 pub use space::WRITE_BACK_THREADS;
-pub(super) use space::{DIRTY_COST, MIN_THREADS, Reservations, WriteBacks};
+pub(super) use space::{DIRTY_COST, ENCODERS, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};

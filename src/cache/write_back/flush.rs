@@ -2,7 +2,7 @@
 //! at a time.
 
 use super::DirtyChunk;
-use super::space::{MIN_THREADS, WRITE_BACK_THREADS};
+use super::space::{ENCODERS, WRITE_BACK_THREADS};
 use crate::array::Array;
 use crate::cache::Cache;
 use crate::cache::chunk_cache::CachedItem;
@@ -15,19 +15,23 @@ use zarrfs_base::memory::lock;
 use zarrfs_base::pool::{on_threads, processors};
 use zarrfs_format::grid::ChunkId;
 
-/// Returns the number of threads that store chunks of an array. They mostly wait, for the disk or
-/// for a server. Files that are synced at the same time share commits of a journal.
-pub(super) fn flush_threads(array: &Array) -> usize {
-    // a chunk of a shard is handed over in memory
-    let waiting = if array.has_shards() {
-        1
-    } else {
-        WRITE_BACK_THREADS
-    };
-    array.concurrency_of(MIN_THREADS.max(processors()), waiting)
-}
+/// Share of the cache's bound that the chunks take which are stored at the same time beyond
+/// [`ENCODERS`], as a divisor.
+const WRITE_BACK_SHARE: usize = 16;
 
 impl Cache {
+    /// Returns the number of threads that store chunks of an array. They mostly wait, for the disk
+    /// or for a server. Files that are synced at the same time share commits of a journal.
+    pub(super) fn flush_threads(&self, array: &Array) -> usize {
+        let threads = array.concurrency(ENCODERS.max(processors()));
+        if array.has_shards() {
+            return threads; // their chunks are handed over in memory
+        }
+        // each reserves its chunk twice, and readers need memory, too
+        let in_memory = self.bound / WRITE_BACK_SHARE / array.grid().max_chunk_size().max(1);
+        threads.max(in_memory.min(WRITE_BACK_THREADS))
+    }
+
     /// Stores a chunk if it is dirty; one of a shard is handed over. Waits for a write-back of it
     /// in flight. A loss is recorded for the next close of a file of the array.
     pub fn flush_chunk(&self, array: &Array, chunk: ChunkId) -> Result<()> {
@@ -170,7 +174,7 @@ impl Cache {
         let next = AtomicUsize::new(0);
         let threads = list
             .iter()
-            .map(|item| flush_threads(array_of(item)))
+            .map(|item| self.flush_threads(array_of(item)))
             .max()
             .unwrap_or(1);
         on_threads(threads.min(list.len()), &|| {

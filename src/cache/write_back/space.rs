@@ -24,7 +24,6 @@
 //! and the one that finds no memory reserved always proceeds, however many bytes are dirty.
 
 use super::DirtyChunk;
-use super::flush::flush_threads;
 use crate::array::Array;
 use crate::cache::{Cache, State};
 use std::collections::HashMap;
@@ -39,9 +38,9 @@ pub(in crate::cache) const DIRTY_COST: usize = 1024;
 /// Bytes of dirty chunks above which fully written ones are stored in the background.
 const BACKGROUND_BYTES: usize = 32 << 20;
 
-/// Minimum number of chunks of an array that are encoded and stored at the same time, on few
-/// processors and however large they are.
-pub(in crate::cache) const MIN_THREADS: usize = 4;
+/// Number of chunks that are encoded at the same time on few processors, and of those of an array
+/// that are stored at the same time, however large they are.
+pub(in crate::cache) const ENCODERS: usize = 4;
 
 /// Number of threads that store chunks in the background, and the maximum number of chunks of one
 /// array that they store at the same time.
@@ -213,7 +212,7 @@ impl Cache {
     pub fn make_space(&self, array: &Array) -> Result<()> {
         let mut state = self.lock();
         state.short_of_space = Some(array.id());
-        let own = state.take_oldest(array.id(), flush_threads(array));
+        let own = state.take_oldest(array.id(), ENCODERS);
         if !own.is_empty() {
             drop(state);
             return self.write_back_all(&own);
@@ -221,7 +220,7 @@ impl Cache {
         if self.has_space(&state, array) {
             return Ok(());
         }
-        let others = state.newest_of_others(flush_threads(array));
+        let others = state.newest_of_others(ENCODERS);
         let before = state.dirty_bytes;
         drop(state);
         let stored = self.write_back_all(&others);
@@ -237,7 +236,8 @@ impl Cache {
     /// writer of an array found no space, the oldest one of another array. Returns false if there
     /// was nothing to do.
     pub fn flush_in_background(&self) -> Result<bool> {
-        let next = self.lock().next_in_background(self.background_bound());
+        let max = |array: &Array| self.flush_threads(array).min(WRITE_BACK_THREADS);
+        let next = self.lock().next_in_background(self.background_bound(), max);
         let Some((dirty, keep)) = next else {
             return Ok(false);
         };
@@ -319,13 +319,16 @@ impl State {
 
     /// Takes the chunk that a background thread stores next. Returns it, and whether it stays in
     /// the cache. `bound` is the number of bytes that may be dirty before fully written chunks are
-    /// stored.
-    fn next_in_background(&mut self, bound: usize) -> Option<(Arc<DirtyChunk>, bool)> {
+    /// stored, `max` the number of chunks of an array that are stored at a time.
+    fn next_in_background(
+        &mut self,
+        bound: usize,
+        max: impl Fn(&Array) -> usize,
+    ) -> Option<(Arc<DirtyChunk>, bool)> {
         if self.dirty_memory() > bound
             && let Some(at) = self.fully_written.iter().position(|key| {
-                let array = self.dirty.get(key).map(|dirty| &dirty.array);
-                let max = array.map_or(1, |array| flush_threads(array));
-                self.may_write_back(key.0, max.min(WRITE_BACK_THREADS))
+                let dirty = self.dirty.get(key);
+                self.may_write_back(key.0, dirty.map_or(1, |dirty| max(&dirty.array)))
             })
             && let Some(key) = self.fully_written.remove(at)
         {

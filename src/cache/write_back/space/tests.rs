@@ -308,7 +308,7 @@ fn background_threads_are_left_for_other_arrays() {
             .map(|_| setup.spawn(|cache| cache.flush_in_background()))
             .collect::<Vec<_>>()
     };
-    let stuck = flush(super::WRITE_BACK_THREADS);
+    let stuck = flush(setup.cache.flush_threads(&setup.stuck));
     wait_for(|| {
         setup
             .cache
