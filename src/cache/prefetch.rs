@@ -446,7 +446,7 @@ impl Prefetcher {
         let bytes: u64 = chunks_of(runs_at(offset)).map(bytes_of).sum();
         // what is loaded waits for the reader, and a chunk for which there is no memory is left out
         let room = self.max_bytes().saturating_sub(self.in_flight(array));
-        let steps_ahead = STEPS_AHEAD.min(room / bytes.max(1)).max(1);
+        let steps_ahead = STEPS_AHEAD.min(plan.limit).min(room / bytes.max(1)).max(1);
         plan.ahead = plan.ahead.saturating_sub(1);
         let mut jobs = 0;
         while plan.ahead < steps_ahead && jobs < MAX_STEP_JOBS {

@@ -20,9 +20,12 @@ const FROM_START: u64 = 128 << 10;
 /// Bytes read in a row from elsewhere that make a reader sequential. Smaller reads may be random.
 const IN_A_ROW: u64 = 512 << 10;
 
-/// Equal steps that make a reader strided. One is enough if an earlier row of its reads had them:
+/// Equal steps that make a reader strided. One is enough after a reader that had as many of them:
 /// it begins the next series of the same kind.
-const STEPS: u32 = 2;
+const STEPS: u32 = 3;
+
+/// Requests of other readers after which one that has a pattern counts as one without.
+const STALE: u64 = 64;
 
 /// The requests that are expected to follow a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub enum Pattern {
 #[derive(Default)]
 pub struct AccessHistory {
     readers: Vec<Reader>,
+    /// Number of recorded requests.
+    requests: u64,
 }
 
 struct Reader {
@@ -55,6 +60,8 @@ struct Reader {
     steps: u32,
     /// The last step that made it, or a reader before it, strided.
     known_step: Option<i64>,
+    /// The number of its last request.
+    request: u64,
     plan: Plan,
 }
 
@@ -62,7 +69,8 @@ struct Reader {
 #[derive(Default)]
 pub struct Plan {
     /// Sequential: maximum bytes to prefetch: twice those read in a row, since more would be a
-    /// guess. Unlimited for a reader that began at the start.
+    /// guess. Unlimited for a reader that began at the start. Strided: maximum requests to prefetch,
+    /// four times as many after each step.
     pub limit: u64,
     /// Sequential: the first chunk of the working set that is prefetched in parts, the chunk with
     /// which that began, and how many were prefetched.
@@ -84,7 +92,9 @@ impl Reader {
             }
         {
             Pattern::Sequential
-        } else if self.steps >= STEPS || self.steps > 0 && self.known_step == Some(self.step) {
+        } else if self.step != 0
+            && (self.steps >= STEPS || self.steps > 0 && self.known_step == Some(self.step))
+        {
             Pattern::Strided(self.step)
         } else {
             Pattern::Random
@@ -152,27 +162,32 @@ impl AccessHistory {
         if pattern != before {
             reader.plan = Plan::default();
         }
-        reader.plan.limit = if reader.from_start {
-            u64::MAX
-        } else {
-            2 * reader.row
+        reader.plan.limit = match pattern {
+            Pattern::Strided(_) => 4u64.saturating_pow(reader.steps),
+            _ if reader.from_start => u64::MAX,
+            _ => 2 * reader.row,
         };
+        self.requests += 1;
+        reader.request = self.requests;
         self.readers.insert(0, reader);
         if self.readers.len() > MAX_READERS + 1 {
             // drop a reader without a pattern first, but not this one, which may find its own
             let others = &self.readers[1..];
-            let last = others.iter().rposition(|r| r.pattern() == Pattern::Random);
+            let is_idle =
+                |r: &Reader| r.pattern() == Pattern::Random || r.request + STALE < self.requests;
+            let last = others.iter().rposition(is_idle);
             self.readers.remove(1 + last.unwrap_or(MAX_READERS));
         }
         (pattern, &mut self.readers[0].plan)
     }
 
-    /// Returns a new reader. It may be another one after its first step: one from which a known
-    /// step leads here, or the latest one without a pattern. So its step is measured from there.
+    /// Returns a new reader. It may be another one after its first step: the latest one, if a known
+    /// step leads from there to here, or the latest one without a pattern. So its step is measured
+    /// from there.
     fn new_reader(&self, offset: u64) -> Reader {
         let readers = || self.readers.iter();
-        let known_step = readers().find_map(|r| {
-            let step = offset.wrapping_sub(r.last) as i64;
+        let known_step = self.readers.first().and_then(|latest| {
+            let step = offset.wrapping_sub(latest.last) as i64;
             readers()
                 .any(|r| r.known_step == Some(step))
                 .then_some(step)
@@ -186,6 +201,7 @@ impl AccessHistory {
         Reader {
             last,
             known_step,
+            request: 0,
             end: offset,
             row: 0,
             from_start: false,
@@ -260,13 +276,30 @@ mod tests {
         use Pattern::*;
         let steps: Vec<_> = (0..6).map(|i| (1000 * K + i * 777 * K, 4 * K)).collect();
         let s = Strided(777 * K as i64);
-        assert_eq!(record_all(&steps), [Random, Random, s, s, s, s]);
+        assert_eq!(record_all(&steps), [Random, Random, Random, s, s, s]);
         // the next series of the same kind is recognized at its first step
         let next = (0..3).map(|i| (2000 * K + i * 777 * K, 4 * K));
         let both: Vec<_> = steps.into_iter().chain(next).collect();
         assert_eq!(record_all(&both)[6..], [Random, s, s]);
         let back: Vec<_> = (0..6).map(|i| (9000 * K - i * 777 * K, 4 * K)).collect();
         assert_eq!(record_all(&back)[4], Strided(-777 * K as i64));
+    }
+
+    #[test]
+    fn random_readers_of_few_positions_seldom_have_a_pattern() {
+        let mut at = 1u64;
+        for (positions, share) in [(64, 20), (256, 50), (1000, 100)] {
+            let mut access = AccessHistory::default();
+            let strided = (0..20_000).filter(|_| {
+                at = at
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                let offset = (at >> 33) % positions * 999 * K;
+                access.record(offset, 4 * K).0 != Pattern::Random
+            });
+            let strided = strided.count();
+            assert!(strided * share < 20_000, "{positions}: {strided}");
+        }
     }
 
     #[test]
@@ -277,7 +310,9 @@ mod tests {
             let all: Vec<_> = (0..5)
                 .map(|i| access.record(start + i * 9999 * K, 4 * K).0)
                 .collect();
-            assert_eq!(all[2..], [Pattern::Strided(9999 * K as i64); 3], "{series}");
+            let known = if series == 0 { 3 } else { 2 };
+            let s = Pattern::Strided(9999 * K as i64);
+            assert!(all[known..].iter().all(|p| *p == s), "{series}: {all:?}");
         }
     }
 
