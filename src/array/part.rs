@@ -38,6 +38,31 @@ const SEEK_BLOCK: usize = 256 << 10;
 /// each byte of a shuffled item.
 const MAX_TOGETHER: usize = 8;
 
+/// Maximum number of requests of all parts beside the first one of each. Further ranges are
+/// requested one after another.
+const MAX_MORE: usize = 64;
+
+/// Number of such requests.
+static MORE: AtomicUsize = AtomicUsize::new(0);
+
+/// Requests that are counted in [`MORE`].
+struct MoreRequests(usize);
+
+impl MoreRequests {
+    /// Takes `wanted` requests, or none if there are too many.
+    fn take(wanted: usize) -> Self {
+        let add = |now| (now + wanted <= MAX_MORE).then_some(now + wanted);
+        let taken = MORE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        MoreRequests(taken.map_or(0, |_| wanted))
+    }
+}
+
+impl Drop for MoreRequests {
+    fn drop(&mut self) {
+        MORE.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
 /// Alignment in bytes of a decoded part, since the kernel reads whole pages.
 const PAGE: usize = 4096;
 
@@ -460,7 +485,8 @@ impl Array {
     ) -> Result<bool> {
         let next = AtomicUsize::new(0);
         let all = Mutex::new(vec![None; ranges.len()]);
-        on_threads(ranges.len().min(MAX_TOGETHER), &|| {
+        let more = MoreRequests::take(ranges.len().min(MAX_TOGETHER) - 1);
+        on_threads(1 + more.0, &|| {
             loop {
                 let n = next.fetch_add(1, Ordering::Relaxed);
                 let Some(range) = ranges.get(n) else {

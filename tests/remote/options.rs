@@ -238,55 +238,59 @@ fn the_disk_cache_keeps_chunks_across_mounts() {
 /// `--cache-dir` that holds for later mounts.
 #[test]
 fn parts_of_chunks_that_were_decoded_before_are_fetched() {
-    const CHUNKS: usize = 6;
-    const CHUNK: usize = 8 << 20;
-    let folder = tempfile::tempdir().unwrap();
-    let codec = json!({"compressor": {"id": "gzip", "level": 1}});
-    let shape = [CHUNKS, CHUNK];
-    let mut array = TestArray::with_chunks(folder.path().to_path_buf(), &shape, &[1, CHUNK], codec);
-    let server = FaultyServer::new(folder.path());
-    let kept = tempfile::tempdir().unwrap();
-    let args = ["--cache-size", "32M", "--cache-dir"];
-    let args = [&args[..], &[kept.path().to_str().unwrap()]].concat();
-    let series = |array: &TestArray, mount: &Mount, at: usize| {
-        let file = File::open(mount.join("data.raw")).unwrap();
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
-        let growth = mount.growth(|| {
-            for start in (0..CHUNKS).map(|chunk| chunk * CHUNK + at) {
-                let mut bytes = [0; 100];
-                file.read_exact_at(&mut bytes, start as u64).unwrap();
-                assert_eq!(bytes, array.flat[start..start + 100], "{start}");
+    // each byte of a shuffled item is fetched by a request of its own, of large chunks
+    let shuffle = json!([{"id": "shuffle", "elementsize": 4}]);
+    let gzip = json!({"compressor": {"id": "gzip", "level": 1}});
+    let shuffled = json!({"compressor": {"id": "zlib", "level": 1}, "filters": shuffle});
+    for (codec, chunks, chunk) in [(gzip, 6, 8 << 20), (shuffled, 3, 17 << 20)] {
+        let folder = tempfile::tempdir().unwrap();
+        let shape = [chunks, chunk];
+        let mut array =
+            TestArray::with_chunks(folder.path().to_path_buf(), &shape, &[1, chunk], codec);
+        let server = FaultyServer::new(folder.path());
+        let kept = tempfile::tempdir().unwrap();
+        let args = ["--cache-size", "40M", "--cache-dir"];
+        let args = [&args[..], &[kept.path().to_str().unwrap()]].concat();
+        let series = |array: &TestArray, mount: &Mount, at: usize| {
+            let file = File::open(mount.join("data.raw")).unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+            let growth = mount.growth(|| {
+                for start in (0..chunks).map(|n| n * chunk + at) {
+                    let mut bytes = [0; 100];
+                    file.read_exact_at(&mut bytes, start as u64).unwrap();
+                    assert_eq!(bytes, array.flat[start..start + 100], "{start}");
+                }
+            });
+            growth.of("chunk_decodes") as usize
+        };
+        for args in [&args[..2], &args] {
+            let mount = mount(&server.url(""), args);
+            assert!(series(&array, &mount, 5000) >= chunks);
+            let before = server.requests().len();
+            assert_eq!(series(&array, &mount, chunk / 2), 0);
+            for request in server.requests().into_iter().skip(before) {
+                let is_chunk = request.path.ends_with(|c: char| c.is_ascii_digit());
+                let has_range = request.headers.contains_key("range");
+                assert!(
+                    !is_chunk || request.method == "HEAD" || has_range,
+                    "{request:?}"
+                );
             }
-        });
-        growth.of("chunk_decodes") as usize
-    };
-    for args in [&args[..2], &args] {
-        let mount = mount(&server.url(""), args);
-        assert!(series(&array, &mount, 5000) >= CHUNKS);
-        let before = server.requests().len();
-        assert_eq!(series(&array, &mount, CHUNK / 2), 0);
-        for request in server.requests().into_iter().skip(before) {
-            let is_chunk = request.path.ends_with(|c: char| c.is_ascii_digit());
-            let has_range = request.headers.contains_key("range");
-            assert!(
-                !is_chunk || request.method == "HEAD" || has_range,
-                "{request:?}"
-            );
         }
+        let later = mount(&server.url(""), &args);
+        assert_eq!(
+            series(&array, &later, chunk / 2),
+            0,
+            "seek points of the disk cache"
+        );
+        array.change(&[2, 0], 5);
+        array.put(&[2, 0]);
+        assert_eq!(
+            series(&array, &later, chunk / 4),
+            1,
+            "one chunk has changed"
+        );
     }
-    let later = mount(&server.url(""), &args);
-    assert_eq!(
-        series(&array, &later, CHUNK / 2),
-        0,
-        "seek points of the disk cache"
-    );
-    array.change(&[2, 0], 5);
-    array.put(&[2, 0]);
-    assert_eq!(
-        series(&array, &later, CHUNK / 4),
-        1,
-        "one chunk has changed"
-    );
 }
 
 #[test]
