@@ -165,8 +165,11 @@ class LoopDisk:
         atexit.register(self.remove)
         self.remove()
         self.at.mkdir()
+        # written, since the first user of a sparse file would pay for its blocks
         with open(self.image, "wb") as f:
-            f.truncate(self.mib << 20)
+            for _ in range(self.mib):
+                f.write(bytes(1 << 20))
+            os.fsync(f.fileno())
         quiet = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}[self.kind]
         for command in ([*quiet, self.image], ["mount", "-o", "loop", self.image, self.at]):
             if subprocess.run(command).returncode:
