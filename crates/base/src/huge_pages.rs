@@ -13,7 +13,7 @@ use std::sync::Mutex;
 /// than they need.
 const HUGE: usize = 2 << 20;
 
-/// Minimum size in bytes of blocks that are mapped, as in the system's allocator.
+/// Minimum size in bytes of blocks that are mapped.
 const MIN_MAPPED: usize = 256 << 10;
 
 /// Maximum size in bytes of freed blocks that are kept. HTTP clients receive bodies into blocks of
