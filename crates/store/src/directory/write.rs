@@ -152,18 +152,26 @@ impl Store for DirectoryStore {
             },
             _ => None,
         };
-        // the space of the values before must be free
-        let closing = std::mem::take(&mut *lock(&self.closing));
-        closing.into_iter().for_each(|thread| drop(thread.join()));
-        let put = self.put_content(key, pieces, old.as_ref().map(|(file, _)| file), replaces);
+        let put = || self.put_content(key, pieces, old.as_ref().map(|(file, _)| file), replaces);
+        let mut done = put();
+        if matches!(&done, Err(e) if [libc::ENOSPC, libc::EDQUOT].contains(&e.errno())) {
+            // the space of values that were replaced before may not be free yet
+            let closing = std::mem::take(&mut *lock(&self.closing));
+            if !closing.is_empty() {
+                closing.into_iter().for_each(|thread| drop(thread.join()));
+                done = put();
+            }
+        }
         if let Some((old, size)) = old
             && size >= LARGE_VALUE
         {
             // if no thread can start, the file is closed here
             let started = start_thread("old-value", move || drop(old));
-            lock(&self.closing).extend(started);
+            let mut closing = lock(&self.closing);
+            closing.retain(|thread| !thread.is_finished());
+            closing.extend(started);
         }
-        put
+        done
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
