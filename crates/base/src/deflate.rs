@@ -3,7 +3,7 @@
 //! length of a stream, which is needed to find the next gzip member. The module does not know what
 //! may follow a stream.
 
-use crate::memory::Kept;
+use crate::memory::Spares;
 use libdeflate_sys as sys;
 use std::fmt;
 use std::ptr::NonNull;
@@ -55,7 +55,7 @@ thread_local! {
     static DECOMPRESSOR: Option<Decompressor> = Decompressor::new();
 }
 
-static COMPRESSORS: Kept<LevelCompressor> = Kept::new();
+static COMPRESSORS: Spares<LevelCompressor> = Spares::new();
 
 /// Decodes the stream at the start of `encoded` into the front of `out` and returns the numbers of
 /// bytes read and written. Bytes after the stream are ignored. Output beyond the end of `out` is an

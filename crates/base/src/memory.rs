@@ -498,8 +498,8 @@ pub fn reserve(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
 }
 
 /// Makes the system's allocator return large blocks when they are freed, and most of the memory of
-/// others. Otherwise each thread would keep some, and the process would use much more memory than is
-/// counted. The program calls this when it starts.
+/// others. Otherwise each thread would keep some, and the process would use much more memory than
+/// is counted. The program calls this when it starts.
 pub fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes numbers alone.
@@ -512,12 +512,12 @@ pub fn configure_allocator() {
 
 /// Values that are expensive to make, such as the state of a compressor, kept for whichever thread
 /// needs one next. So there are as many as are used at the same time, however many threads exist.
-pub struct Kept<T>(Mutex<Vec<T>>);
+pub struct Spares<T>(Mutex<Vec<T>>);
 
-impl<T> Kept<T> {
+impl<T> Spares<T> {
     /// Returns a place without a value.
     pub const fn new() -> Self {
-        Kept(Mutex::new(Vec::new()))
+        Spares(Mutex::new(Vec::new()))
     }
 
     /// Takes the value that was kept last.
@@ -531,9 +531,9 @@ impl<T> Kept<T> {
     }
 }
 
-impl<T> Default for Kept<T> {
+impl<T> Default for Spares<T> {
     fn default() -> Self {
-        Kept::new()
+        Spares::new()
     }
 }
 

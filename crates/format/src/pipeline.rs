@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::Value;
-use zarrfs_base::memory::{self, Kept};
+use zarrfs_base::memory::{self, Spares};
 
 /// Maximum size in bytes of a chunk of encoded objects, which the metadata do not bound.
 const MAX_OBJECT_CHUNK: usize = 256 << 20;
@@ -29,7 +29,7 @@ const MAX_SHUFFLED: usize = 16;
 const SLACK: usize = 1 << 16;
 
 /// Second buffers for intermediate results, kept for the next chunk unless they are large.
-static SCRATCH: Kept<Vec<u8>> = Kept::new();
+static SCRATCH: Spares<Vec<u8>> = Spares::new();
 
 /// The codecs of an array, ready to use.
 ///

@@ -9,7 +9,7 @@ use super::v3::{check_int, plain};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
 use std::cell::RefCell;
 use zarrfs_base::error::Result;
-use zarrfs_base::memory::Kept;
+use zarrfs_base::memory::Spares;
 use zstd_safe::zstd_sys::ZSTD_ErrorCode;
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
@@ -65,7 +65,7 @@ thread_local! {
 }
 
 /// A context takes up to 65 MiB at the highest levels.
-static ENCODERS: Kept<CCtx<'static>> = Kept::new();
+static ENCODERS: Spares<CCtx<'static>> = Spares::new();
 
 /// The first four bytes of a frame, as a little-endian number.
 const MAGIC: u32 = 0xFD2F_B528;
