@@ -24,7 +24,7 @@ const IN_A_ROW: u64 = 512 << 10;
 /// it begins the next series of the same kind.
 const STEPS: u32 = 3;
 
-/// Requests of other readers after which one that has a pattern counts as one without.
+/// Requests of other readers after which a strided one counts as one without a pattern.
 const STALE: u64 = 64;
 
 /// The requests that are expected to follow a request.
@@ -69,8 +69,8 @@ struct Reader {
 #[derive(Default)]
 pub struct Plan {
     /// Sequential: maximum bytes to prefetch: twice those read in a row, since more would be a
-    /// guess. Unlimited for a reader that began at the start. Strided: maximum requests to prefetch,
-    /// four times as many after each step.
+    /// guess. Unlimited for a reader that began at the start. Strided: maximum requests to
+    /// prefetch, four times as many after each step.
     pub limit: u64,
     /// Sequential: the first chunk of the working set that is prefetched in parts, the chunk with
     /// which that began, and how many were prefetched.
@@ -173,34 +173,32 @@ impl AccessHistory {
         if self.readers.len() > MAX_READERS + 1 {
             // drop a reader without a pattern first, but not this one, which may find its own
             let others = &self.readers[1..];
-            let is_idle =
-                |r: &Reader| r.pattern() == Pattern::Random || r.request + STALE < self.requests;
+            let is_idle = |r: &Reader| match r.pattern() {
+                Pattern::Random => true,
+                Pattern::Strided(_) => r.request + STALE < self.requests,
+                Pattern::Sequential => false,
+            };
             let last = others.iter().rposition(is_idle);
             self.readers.remove(1 + last.unwrap_or(MAX_READERS));
         }
         (pattern, &mut self.readers[0].plan)
     }
 
-    /// Returns a new reader. It may be another one after its first step: the latest one, if a known
-    /// step leads from there to here, or the latest one without a pattern. So its step is measured
-    /// from there.
+    /// Returns a new reader. It may be another one after its first step: one from which a known
+    /// step leads here, or the latest one without a pattern. So its step is measured from there.
     fn new_reader(&self, offset: u64) -> Reader {
         let readers = || self.readers.iter();
-        let known_step = self.readers.first().and_then(|latest| {
-            let step = offset.wrapping_sub(latest.last) as i64;
-            readers()
-                .any(|r| r.known_step == Some(step))
-                .then_some(step)
-        });
-        let last = match known_step {
-            Some(step) => offset.wrapping_sub(step as u64),
-            None => readers()
-                .find(|r| r.pattern() == Pattern::Random)
-                .map_or(offset, |r| r.last),
-        };
+        let step_from = |r: &Reader| offset.wrapping_sub(r.last) as i64;
+        let is_known = |step| readers().any(|r| r.known_step == Some(step));
+        let before = readers()
+            .position(|r| is_known(step_from(r)))
+            .or_else(|| readers().position(|r| r.pattern() == Pattern::Random))
+            .map(|n| (n, &self.readers[n]));
+        // from an older reader, which may be another thread's, the step may be chance
+        let latest = before.filter(|(n, _)| *n == 0).map(|(_, r)| step_from(r));
         Reader {
-            last,
-            known_step,
+            last: before.map_or(offset, |(_, r)| r.last),
+            known_step: latest.filter(|step| is_known(*step)),
             request: 0,
             end: offset,
             row: 0,
@@ -313,6 +311,21 @@ mod tests {
             let known = if series == 0 { 3 } else { 2 };
             let s = Pattern::Strided(9999 * K as i64);
             assert!(all[known..].iter().all(|p| *p == s), "{series}: {all:?}");
+        }
+    }
+
+    #[test]
+    fn alternating_series_are_recognized() {
+        let mut access = AccessHistory::default();
+        let s = Pattern::Strided(9999 * K as i64);
+        for i in 0..9 {
+            access.record(i * 9999 * K, 4 * K);
+        }
+        for i in 0..20 {
+            for start in [100 * K, 500 * K] {
+                let pattern = access.record(start + i * 9999 * K, 4 * K).0;
+                assert!(i < 3 || pattern == s, "{start} {i}: {pattern:?}");
+            }
         }
     }
 
