@@ -49,11 +49,11 @@ static MORE: AtomicUsize = AtomicUsize::new(0);
 struct MoreRequests(usize);
 
 impl MoreRequests {
-    /// Takes `wanted` requests, or none if there are too many.
+    /// Takes up to `wanted` requests.
     fn take(wanted: usize) -> Self {
-        let add = |now| (now + wanted <= MAX_MORE).then_some(now + wanted);
-        let taken = MORE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        MoreRequests(taken.map_or(0, |_| wanted))
+        let sum = |now: usize| (now + wanted).min(MAX_MORE);
+        let before = MORE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(sum(now)));
+        MoreRequests(before.map_or(0, |now| sum(now) - now))
     }
 }
 

@@ -481,7 +481,7 @@ fn put_shard(store: &Path, len: usize) {
 }
 
 /// Changes a chunk of `len` bytes, and kills the daemon before the `n`-th of the system calls
-/// `calls` in a thread. Checks that the stored shard is the old or the new one. Returns whether a
+/// `calls` in a thread. Checks that each stored chunk is the old or the new one. Returns whether a
 /// thread reached that call.
 fn is_killed(store: &Path, (len, is_whole): (usize, bool), calls: &str, n: usize) -> bool {
     put_shard(store, len);

@@ -42,8 +42,8 @@ const BACKGROUND_BYTES: usize = 32 << 20;
 /// that are stored at the same time, however large they are.
 pub(in crate::cache) const ENCODERS: usize = 4;
 
-/// Number of threads that store chunks in the background, and the maximum number of chunks of one
-/// array that they store at the same time.
+/// Minimum number of threads that store chunks in the background, and the maximum number of chunks
+/// of one array that they store at the same time.
 pub const WRITE_BACK_THREADS: usize = 16;
 
 /// Time for which background threads skip an array after a chunk of it could not be stored.
@@ -212,7 +212,7 @@ impl Cache {
     pub fn make_space(&self, array: &Array) -> Result<()> {
         let mut state = self.lock();
         state.short_of_space = Some(array.id());
-        let own = state.take_oldest(array.id(), ENCODERS);
+        let own = state.take_oldest(array.id(), self.flush_threads(array));
         if !own.is_empty() {
             drop(state);
             return self.write_back_all(&own);
@@ -220,7 +220,7 @@ impl Cache {
         if self.has_space(&state, array) {
             return Ok(());
         }
-        let others = state.newest_of_others(ENCODERS);
+        let others = state.newest_of_others(self.flush_threads(array));
         let before = state.dirty_bytes;
         drop(state);
         let stored = self.write_back_all(&others);

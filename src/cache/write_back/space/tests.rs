@@ -308,7 +308,12 @@ fn background_threads_are_left_for_other_arrays() {
             .map(|_| setup.spawn(|cache| cache.flush_in_background()))
             .collect::<Vec<_>>()
     };
-    let stuck = flush(setup.cache.flush_threads(&setup.stuck));
+    let stuck = flush(
+        setup
+            .cache
+            .flush_threads(&setup.stuck)
+            .min(super::WRITE_BACK_THREADS),
+    );
     wait_for(|| {
         setup
             .cache
