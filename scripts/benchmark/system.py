@@ -170,7 +170,7 @@ class LoopDisk:
             for _ in range(self.mib):
                 f.write(bytes(1 << 20))
             os.fsync(f.fileno())
-        quiet = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}[self.kind]
+        quiet = {"ext4": ["mkfs.ext4", "-q", "-F", "-E", "nodiscard"], "xfs": ["mkfs.xfs", "-q", "-f", "-K"]}[self.kind]
         for command in ([*quiet, self.image], ["mount", "-o", "loop", self.image, self.at]):
             if subprocess.run(command).returncode:
                 raise Failed(f"{command[0]} failed")
