@@ -400,13 +400,13 @@ impl Cache {
         snapshot: &Snapshot,
         spill: Option<&Arc<SpillFile>>,
     ) -> Result<Outcome> {
-        let (array, chunk) = (&dirty.array, dirty.chunk);
+        let array = &dirty.array;
         let version = self.with_scratch(|scratch| {
             let permit = self.encoding.acquire(self.encoding.ticket(false));
-            let encoded = array.encode_chunk(chunk, &snapshot.bytes, scratch)?;
+            let encoded = array.encode_chunk(dirty.chunk, &snapshot.bytes, scratch)?;
             drop(permit);
             let written = snapshot.written.as_ref();
-            array.store_if(chunk, encoded, written, snapshot.replaces(), spill)
+            array.store_if(dirty.chunk, encoded, written, snapshot.replaces(), spill)
         })?;
         Ok(version.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
     }
