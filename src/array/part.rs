@@ -407,13 +407,13 @@ impl Array {
         let (items, ranges) = pipeline.part(part.clone(), points.nbytes());
         let mut joined = Vec::new();
         memory::reserve(&mut joined, items.len())?;
-        let mut fetched = Vec::new();
-        if self.fetches_together(&ranges)
-            && !self.get_all_same(chunk, (points, version), &ranges, &mut fetched)?
-        {
-            return Ok(None);
+        let mut fetched = Vec::new().into_iter();
+        if self.fetches_together(&ranges) {
+            match self.get_all_same(chunk, (points, version), &ranges)? {
+                Some(all) => fetched = all.into_iter(),
+                None => return Ok(None),
+            }
         }
-        let mut fetched = fetched.into_iter();
         for range in ranges {
             if let Some(stored) = fetched.next() {
                 scratch.stored = stored;
@@ -474,15 +474,14 @@ impl Array {
         self.is_remote() && ranges.len() > 1
     }
 
-    /// Reads the stored bytes of several ranges of a chunk at the same time. Returns false if one
+    /// Reads the stored bytes of several ranges of a chunk at the same time. Returns `None` if one
     /// has another version.
     fn get_all_same(
         &self,
         chunk: ChunkId,
         (points, version): (&SeekPoints, &Version),
         ranges: &[Range<usize>],
-        fetched: &mut Vec<Vec<u8>>,
-    ) -> Result<bool> {
+    ) -> Result<Option<Vec<Vec<u8>>>> {
         let next = AtomicUsize::new(0);
         let all = Mutex::new(vec![None; ranges.len()]);
         let more = MoreRequests::take(ranges.len().min(MAX_TOGETHER) - 1);
@@ -501,8 +500,7 @@ impl Array {
             }
         })?;
         let all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
-        fetched.extend(all.into_iter().flatten());
-        Ok(fetched.len() == ranges.len())
+        Ok(all.into_iter().collect())
     }
 
     /// Reads stored bytes of a chunk. Returns false if it has another version.

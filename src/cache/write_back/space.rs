@@ -42,8 +42,8 @@ const BACKGROUND_BYTES: usize = 32 << 20;
 /// that are stored at the same time, however large they are.
 pub(in crate::cache) const ENCODERS: usize = 4;
 
-/// Minimum number of threads that store chunks in the background, and the maximum number of chunks
-/// of one array that they store at the same time.
+/// Minimum number of threads that store chunks in the background. They store at most as many chunks
+/// of one array at the same time.
 pub const WRITE_BACK_THREADS: usize = 16;
 
 /// Time for which background threads skip an array after a chunk of it could not be stored.
