@@ -23,7 +23,7 @@ impl Array {
             .map_err(|e| e.context(&self.key))?;
         let pipeline = self.pipeline()?;
         // a write that is accepted must not fail to be encoded later
-        memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
+        memory::check_chunk(self.encode_memory()).map_err(|e| e.context(&self.key))?;
         if let Some(shards) = &self.shards {
             self.check_shards_storable(shards)
                 .map_err(|e| e.context(&self.key))?;

@@ -253,7 +253,7 @@ impl Cache {
     ) -> Result<()> {
         let mut in_flight = self.begin_write_back(&dirty.array);
         // memory for the base, the encoded form, and the copy that a writer makes meanwhile
-        let memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
+        let memory = self.reserve(&dirty.array, dirty.array.encode_memory());
         let done = self.write_back_locked(dirty, since, keep, lost);
         in_flight.has_failed = done.is_err();
         done.inspect_err(|e| self.stats.problem(format!("not stored: {e}")))?;

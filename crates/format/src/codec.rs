@@ -252,6 +252,12 @@ pub trait Codec: Send + Sync {
         None
     }
 
+    /// Returns the memory in bytes that encoding `decoded` bytes takes at most beside both forms.
+    /// The default is for codecs that take some kilobytes.
+    fn encoder_memory(&self, _decoded: usize) -> usize {
+        0
+    }
+
     /// Appends the encoding of `decoded` to `out`, which is empty.
     ///
     /// # Errors

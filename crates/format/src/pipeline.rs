@@ -276,6 +276,14 @@ impl Pipeline {
         largest[0].saturating_add(largest[1])
     }
 
+    /// Returns the memory in bytes that the codecs take at most while a chunk is encoded, beside
+    /// its forms.
+    pub fn encoder_memory(&self) -> usize {
+        let steps = self.steps.iter().zip(&self.sizes);
+        let memory = steps.map(|(step, size)| step.encoder_memory(size.max()));
+        memory.max().unwrap_or(0)
+    }
+
     /// Returns the maximum size in bytes of a chunk that this crate encodes.
     pub fn max_encoded(&self) -> u64 {
         self.sizes.last().map_or(0, |size| size.max() as u64)
@@ -417,7 +425,8 @@ impl Pipeline {
             stored.extend_from_slice(decoded);
             return Ok(());
         }
-        memory::check_chunk(decoded.len().saturating_add(self.scratch()))?;
+        let needed = self.scratch().saturating_add(self.encoder_memory());
+        memory::check_chunk(decoded.len().saturating_add(needed))?;
         with_scratch(|scratch| self.encode_steps(decoded, stored, scratch, between))
     }
 

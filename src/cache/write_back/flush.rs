@@ -15,6 +15,9 @@ use zarrfs_base::memory::lock;
 use zarrfs_base::pool::{on_threads, processors};
 use zarrfs_format::grid::ChunkId;
 
+/// Share of the cache's bound that encoders take at the same time, as a divisor.
+const ENCODER_SHARE: usize = 2;
+
 /// Share of the cache's bound that the chunks take which are stored at the same time beyond
 /// [`ENCODERS`], as a divisor.
 const WRITE_BACK_SHARE: usize = 16;
@@ -23,7 +26,9 @@ impl Cache {
     /// Returns the number of threads that store chunks of an array. They mostly wait, for the disk
     /// or for a server. Files that are synced at the same time share commits of a journal.
     pub(super) fn flush_threads(&self, array: &Array) -> usize {
-        let threads = array.concurrency(ENCODERS.max(processors()));
+        let fitting = self.bound / ENCODER_SHARE / array.encoder_memory().max(1);
+        let encoders = ENCODERS.max(processors()).min(fitting).max(1);
+        let threads = array.concurrency(encoders);
         if array.has_shards() {
             return threads; // their chunks are handed over in memory
         }

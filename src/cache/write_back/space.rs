@@ -155,9 +155,8 @@ impl Cache {
         if array.freshness().is_dirty() || state.dirty_memory() > self.bound {
             return false;
         }
-        // storing the chunk takes memory for its encoded form
         let limit = self.bound.saturating_add(memory::unused_reserve());
-        taken.saturating_add(array.chunk_memory()) <= limit
+        taken.saturating_add(array.encode_memory()) <= limit
     }
 
     /// Returns whether a load or write-back of `array` that needs `bytes` may begin. If no other

@@ -8,7 +8,7 @@ mod shuffle;
 use super::spec::is_plain;
 use super::v3::{check_int, plain};
 use super::{
-    Codec, CodecConfig, CodecError, CodecResult, CodecSpec, PartialDecode, Size, encode_only,
+    Codec, CodecConfig, CodecError, CodecResult, CodecSpec, PartialDecode, Size, encode_only, zstd,
 };
 use crate::extension::Extension;
 pub use frame::BloscHeader;
@@ -51,6 +51,9 @@ const OVERHEAD: usize = blosc_src::BLOSC_MAX_OVERHEAD as usize;
 
 /// Maximum item size that c-blosc knows; it shuffles larger items as single bytes.
 const MAX_TYPESIZE: usize = blosc_src::BLOSC_MAX_TYPESIZE as usize;
+
+/// Maximum size in bytes of a block for which no size is stated.
+const MAX_BLOCK: usize = 1 << 20;
 
 /// The compressor `{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}`.
 /// Decoding needs no parameter.
@@ -100,6 +103,18 @@ impl EncoderArguments {
             blocksize: config.int("blocksize", 0, 0, i64::from(i32::MAX))? as usize,
             typesize: known_typesize(typesize),
         })
+    }
+
+    /// Returns the memory in bytes that c-blosc takes to encode `len` bytes: copies of a block, and
+    /// zstd's encoder.
+    fn memory(&self, len: usize) -> usize {
+        let block = self.blocksize.max(MAX_BLOCK).min(len);
+        let encoder = match (self.compressor.to_bytes(), self.clevel) {
+            (b"zstd", 8..) => zstd::encoder_memory(zstd_safe::max_c_level(), block),
+            (b"zstd", level) => zstd::encoder_memory(2 * level - 1, block),
+            _ => 0,
+        };
+        2 * block + encoder
     }
 
     /// Appends c-blosc's frame of `decoded` to `out` and returns c-blosc's result: the size of the
@@ -226,6 +241,10 @@ impl Codec for Blosc {
         let header = BloscHeader::parse(encoded, encoded.len(), out.len())?;
         header.decode_all(encoded, &mut out[..header.nbytes()])?;
         Ok(header.nbytes())
+    }
+
+    fn encoder_memory(&self, decoded: usize) -> usize {
+        self.arguments.as_ref().map_or(0, |a| a.memory(decoded))
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {

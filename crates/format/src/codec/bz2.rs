@@ -217,6 +217,11 @@ impl Codec for Bz2 {
             .map_err(|e| e.into_codec_error("bz2", encoded.len(), room))
     }
 
+    fn encoder_memory(&self, _decoded: usize) -> usize {
+        // the manual of libbzip2: 400 kB, and eight times a block of 100 kB for each level
+        (4 + 8 * 9) * 100_000
+    }
+
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let mut stream = Compress::new(Compression::new(self.level.clone()?), 0);
         out.reserve(decoded.len() / 2 + 64);

@@ -3,7 +3,7 @@
 //! but refuses to read, are decoded with the chain that the data state.
 //! [`lzma_filters`](super::lzma_filters) has the filter chains.
 
-use super::lzma_filters::LzmaFilters;
+use super::lzma_filters::{LzmaFilters, preset_dict};
 use super::spec::is_plain;
 use super::streams::{self, StreamError, StreamStep};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size, encode_only};
@@ -36,6 +36,11 @@ const MIN_MEMORY_LIMIT: u64 = 256 << 20;
 
 /// Minimum dictionary size of liblzma in bytes.
 const MIN_DICT: u32 = 4096;
+
+/// Maximum size of the hash table of an encoder in bytes, and what it takes beside the memory for
+/// matches.
+const MAX_HASH: usize = 64 << 20;
+const ENCODER_BASE: usize = 5 << 20;
 
 /// The default preset of liblzma.
 const DEFAULT_PRESET: u32 = 6;
@@ -136,6 +141,16 @@ impl Lzma {
         })
     }
 
+    /// Returns the size in bytes of the dictionary with which values are encoded.
+    fn dict_size(&self) -> usize {
+        let preset = || self.preset.clone().ok().flatten();
+        let dict = match &self.filters {
+            Some(chain) => chain.dict_size(),
+            None => preset_dict(preset().unwrap_or(DEFAULT_PRESET)),
+        };
+        dict as usize
+    }
+
     /// Returns an encoder, or an error if the parameters contradict each other.
     fn encoder(&self) -> CodecResult<Stream> {
         let check = self.check.clone()?;
@@ -202,6 +217,16 @@ impl Codec for Lzma {
             _ => streams::decode_all(encoded, out, |rest, room| self.decode_one(rest, room)),
         };
         done.map_err(|e| e.into_codec_error("lzma", encoded.len(), room))
+    }
+
+    /// The figures for each byte of the dictionary are those of liblzma's header `lzma12.h`. Of the
+    /// memory for matches, a shorter chunk touches only its part; all of the hash table.
+    fn encoder_memory(&self, decoded: usize) -> usize {
+        let dict = self.dict_size();
+        let hash = dict.next_power_of_two().saturating_mul(2).min(MAX_HASH);
+        let all = dict.saturating_mul(23) / 2;
+        let touched = hash.saturating_add(decoded.saturating_mul(19) / 2);
+        all.min(touched) + ENCODER_BASE
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {

@@ -69,6 +69,15 @@ impl LzmaFilters {
         Ok(filters)
     }
 
+    /// Returns the size in bytes of the largest dictionary.
+    pub fn dict_size(&self) -> u32 {
+        let sizes = self.0.iter().map(|filter| match filter {
+            Filter::Lzma1(options) | Filter::Lzma2(options) => options.dict_size(),
+            _ => 0,
+        });
+        sizes.max().unwrap_or(0)
+    }
+
     /// Returns the options of LZMA1 if the chain consists of it alone.
     pub fn only_lzma1(&self) -> Option<&LzmaParameters> {
         match &self.0[..] {
@@ -154,13 +163,17 @@ impl LzmaParameters {
         Ok(LzmaParameters { preset, options })
     }
 
+    fn dict_size(&self) -> u32 {
+        let stated = self.options.iter().find(|(name, _)| *name == "dict_size");
+        stated.map_or_else(|| preset_dict(self.preset), |(_, size)| *size)
+    }
+
     /// Returns liblzma's options with a dictionary of at most `max_dict` bytes.
     pub fn build(&self, max_dict: u32) -> Result<LzmaOptions, Error> {
         let mut options = LzmaOptions::new_preset(self.preset).map_err(|_| Error::Options)?;
-        options.dict_size(preset_dict(self.preset).min(max_dict));
+        options.dict_size(self.dict_size().min(max_dict));
         for &(name, value) in &self.options {
             match (name, value) {
-                ("dict_size", size) => options.dict_size(size.min(max_dict)),
                 ("lc", bits) => options.literal_context_bits(bits),
                 ("lp", bits) => options.literal_position_bits(bits),
                 ("pb", bits) => options.position_bits(bits),
@@ -173,7 +186,7 @@ impl LzmaParameters {
                 ("mf", 0x12) => options.match_finder(MatchFinder::BinaryTree2),
                 ("mf", 0x13) => options.match_finder(MatchFinder::BinaryTree3),
                 ("mf", 0x14) => options.match_finder(MatchFinder::BinaryTree4),
-                ("preset", _) => &mut options,
+                ("preset" | "dict_size", _) => &mut options,
                 _ => return Err(Error::Options),
             };
         }
@@ -182,7 +195,7 @@ impl LzmaParameters {
 }
 
 /// Returns the dictionary size of a preset in bytes. liblzma's options can be set but not read.
-fn preset_dict(preset: u32) -> u32 {
+pub fn preset_dict(preset: u32) -> u32 {
     let log = match preset & 31 {
         0 => 18,
         1 => 20,

@@ -10,7 +10,7 @@ use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, PartialDecod
 use std::cell::RefCell;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::Spares;
-use zstd_safe::zstd_sys::ZSTD_ErrorCode;
+use zstd_safe::zstd_sys::{ZSTD_ErrorCode, ZSTD_estimateCCtxSize_usingCParams, ZSTD_getCParams};
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 /// What is known of the compressor.
@@ -64,7 +64,11 @@ thread_local! {
     static BEGINNING_DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
-/// A context takes up to 65 MiB at the highest levels.
+/// Maximum size in bytes of an encoder that is kept. Those of high levels take much more, and much
+/// longer to encode than to be made.
+const MAX_KEPT: usize = 4 << 20;
+
+/// Encoders of at most [`MAX_KEPT`] bytes.
 static ENCODERS: Spares<CCtx<'static>> = Spares::new();
 
 /// The first four bytes of a frame, as a little-endian number.
@@ -105,6 +109,12 @@ fn decompress_frame(frame: &[u8], out: &mut [u8]) -> std::result::Result<usize, 
         let decoder = kept.as_mut().ok_or(StreamError::Invalid("out of memory"))?;
         decoder.decompress(out, frame).map_err(stream_error)
     })
+}
+
+/// Returns the memory in bytes of an encoder for `len` bytes.
+pub fn encoder_memory(level: i32, len: usize) -> usize {
+    // SAFETY: both calls take and return numbers alone.
+    unsafe { ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(level, len as u64, 0)) }
 }
 
 /// Number of encoded bytes that are decoded at a time of a frame whose end is not needed.
@@ -221,6 +231,11 @@ impl Codec for Zstd {
         decompress(encoded, out).map_err(|e| e.into_codec_error("zstd", encoded.len(), out.len()))
     }
 
+    fn encoder_memory(&self, decoded: usize) -> usize {
+        let level = self.level.as_ref().map_or(0, |level| *level);
+        encoder_memory(level, decoded).max(MAX_KEPT)
+    }
+
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         let level = self.level.clone()?;
         let checksum = self.checksum.clone()?;
@@ -235,14 +250,16 @@ impl Codec for Zstd {
             .and_then(|_| encoder.compress2(out, decoded))
             .map_err(|code| CodecError(format!("zstd: {}", zstd_safe::get_error_name(code))))?;
         // not after an error, which may leave it in any state
-        ENCODERS.keep(encoder);
+        if encoder.sizeof() <= MAX_KEPT {
+            ENCODERS.keep(encoder);
+        }
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ZstdFrame, decompress};
+    use super::{ZstdFrame, decompress, encoder_memory};
     use crate::codec::testing::compressors::*;
     use proptest::prelude::*;
 
@@ -262,6 +279,24 @@ mod tests {
             ));
         }
         round_trip(&*codec(r#"{"id": "zstd", "checksum": true}"#, 1));
+    }
+
+    #[test]
+    fn encoders_take_no_more_memory_than_stated() {
+        let bytes: Vec<u8> = (0..1 << 21)
+            .map(|i: u32| (i.wrapping_mul(i) >> 9) as u8)
+            .collect();
+        for level in [-5, 0, 1, 3, 7, 12, 16, 19, 22] {
+            for len in [1, 1000, 100_000, bytes.len()] {
+                let mut encoder = zstd_safe::CCtx::create();
+                let level_set = zstd_safe::CParameter::CompressionLevel(level);
+                encoder.set_parameter(level_set).unwrap();
+                let mut out = Vec::with_capacity(len + 1000);
+                encoder.compress2(&mut out, &bytes[..len]).unwrap();
+                let taken = encoder.sizeof();
+                assert!(taken <= encoder_memory(level, len), "{level} {len} {taken}");
+            }
+        }
     }
 
     #[test]
