@@ -532,9 +532,12 @@ impl Change<'_> {
         self.stats.bytes_accepted.add(written as u64);
         if self.cache.wants_background_flush() {
             let cache = self.cache.clone();
-            // the close of the file reports errors
-            self.write_back
-                .run(move || drop(cache.flush_in_background()));
+            self.write_back.run(move || {
+                // the close of the file reports errors
+                while cache.wants_background_flush() && cache.flush_in_background().unwrap_or(false)
+                {
+                }
+            });
         }
         Ok(Some(written))
     }

@@ -4,7 +4,7 @@
 
 use crate::support::array::{TestArray, pattern, replace};
 use crate::support::shared_map::SharedMap;
-use crate::support::{Mount, close, errno, zarrfs};
+use crate::support::{Mount, close, errno, open_for_writing, wait_for, zarrfs};
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -560,6 +560,30 @@ fn memory_is_bounded_while_writing() {
     assert_stored(&array, "a row of chunks larger than the cache");
     let peak = mount.peak_memory();
     assert!(peak < (24 + 64) << 20, "{} MiB", peak >> 20);
+}
+
+/// So the close and fsync of a file find few chunks left, however many a request writes.
+#[test]
+fn small_chunks_are_stored_while_a_file_is_written() {
+    let store = tempfile::tempdir().unwrap();
+    let mut array = TestArray::new(
+        store.path().join("a"),
+        &[512, 16 << 10],
+        &[1, 16 << 10],
+        json!({}),
+    );
+    let mount = Mount::new(store.path(), &["--cache-size", "16M"]);
+    array.flat = pattern(5, array.flat.len());
+    let file = open_for_writing(&mount.join("a/data.raw"));
+    for (i, part) in array.flat.chunks(M).enumerate() {
+        file.write_all_at(part, (i * M) as u64).unwrap();
+    }
+    // three sixteenths of the cache
+    wait_for("chunks to be stored", || {
+        mount.counter("dirty_bytes") <= 3 << 20
+    });
+    close(file).unwrap();
+    assert_stored(&array, "chunks smaller than requests");
 }
 
 /// They change different bytes of the chunks.
