@@ -266,8 +266,14 @@ impl Array {
     }
 
     /// Returns the bytes of memory that the codecs take while a chunk is encoded, beside its forms.
+    /// That of objects is not known, like their size.
     pub fn encoder_memory(&self) -> usize {
-        self.pipeline().map_or(0, Pipeline::encoder_memory)
+        match self.pipeline() {
+            Ok(pipeline) if !self.metadata.has_objects() => {
+                pipeline.encoder_memory(self.grid.max_chunk_size())
+            }
+            _ => 0,
+        }
     }
 
     /// Returns the bytes of memory that copies of a chunk take, with what its codecs are known to

@@ -5,9 +5,11 @@ use crate::array::{Array, VersionTag};
 use crate::cache::{Cache, FoundBytes, Prefetcher, SpillOptions, WRITE_BACK_THREADS, Wait};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::memory;
 use zarrfs_base::pool::{Pool, PoolGrowth, processors};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{Key, Store, SubtreeLocks, escaped};
@@ -125,6 +127,9 @@ pub struct Fs {
     resizing: Resizing,
     /// Background write-back pool.
     write_back: Pool,
+    /// Whether a job of this pool waits for a thread. Once it runs, it stores chunks until none has
+    /// to be stored.
+    is_write_back_queued: Arc<AtomicBool>,
     /// Locks of arrays while integers shown as doubles are written, which reads and rewrites whole
     /// items.
     converting: SubtreeLocks,
@@ -169,6 +174,7 @@ impl Fs {
                 WRITE_BACK_THREADS.max(processors()),
                 WRITE_BACK_GROWTH,
             )?,
+            is_write_back_queued: Arc::default(),
             converting: SubtreeLocks::default(),
             pages: Pages::new(),
             guards: PageGuards::default(),
@@ -530,12 +536,17 @@ impl Change<'_> {
             return Ok(None);
         };
         self.stats.bytes_accepted.add(written as u64);
-        if self.cache.wants_background_flush() {
+        if self.cache.wants_background_flush()
+            && !self.is_write_back_queued.swap(true, Ordering::Relaxed)
+        {
             let cache = self.cache.clone();
+            let is_queued = self.is_write_back_queued.clone();
             self.write_back.run(move || {
+                is_queued.store(false, Ordering::Relaxed);
                 // the close of the file reports errors
                 while cache.wants_background_flush() && cache.flush_in_background().unwrap_or(false)
                 {
+                    memory::begin_request();
                 }
             });
         }

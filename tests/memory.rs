@@ -829,11 +829,16 @@ fn encoders_take_little_memory() {
         ("lzma", json!({"id": "lzma", "preset": 9})),
     ] {
         let path = store.path().join(name);
-        array(&path, SIZE as u64, CHUNK as u64, json!({"compressor": codec}));
+        array(
+            &path,
+            SIZE as u64,
+            CHUNK as u64,
+            json!({"compressor": codec}),
+        );
     }
     let what = "encoders of tens of megabytes";
     attack(store.path(), &[], what, move |mount| {
-        let bytes: Vec<u8> = (0..SIZE).map(|i| (i * i >> 9) as u8).collect();
+        let bytes: Vec<u8> = (0..SIZE).map(|i| ((i * i) >> 9) as u8).collect();
         let write = |name: &str| {
             let path = mount.join(name).join("data.raw");
             let mut file = File::options().write(true).open(path)?;

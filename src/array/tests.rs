@@ -174,6 +174,14 @@ fn an_array_that_cannot_be_encoded_is_read_only() {
     );
 }
 
+/// For objects, whose size is not known, the largest size would need an encoder that exceeds the
+/// default bound.
+#[test]
+fn objects_are_writable_whatever_their_encoder_may_take() {
+    let strings = r#""dtype":"|O","order":"C","compressor":{"id":"lzma","preset":9},"filters":[{"id":"vlen-utf8"}]"#;
+    array(&document(strings)).1.writable().unwrap();
+}
+
 #[test]
 fn the_first_chunk_settles_an_undeclared_separator() {
     let plain = r#""dtype":"|u1","order":"C","compressor":null,"filters":null"#;

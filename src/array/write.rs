@@ -16,14 +16,26 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// Fails if the store is read-only, if a codec cannot encode, or without memory for a chunk.
+    /// The errors of [`Array::encodable`], and ENOMEM without memory for the encoder.
     pub fn writable(&self) -> Result<()> {
+        self.encodable()?;
+        // a write that is accepted must not fail to be encoded later
+        let needed = self.encode_memory();
+        memory::make_room(needed);
+        memory::check_chunk(needed).map_err(|e| e.context(&self.key))
+    }
+
+    /// Checks that chunks can be stored, perhaps by a program with more memory for its encoder.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store is read-only, if a codec cannot encode, or without memory for a chunk.
+    pub fn encodable(&self) -> Result<()> {
         self.store
             .check_writable(&self.key)
             .map_err(|e| e.context(&self.key))?;
         let pipeline = self.pipeline()?;
-        // a write that is accepted must not fail to be encoded later
-        memory::check_chunk(self.encode_memory()).map_err(|e| e.context(&self.key))?;
+        memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
         if let Some(shards) = &self.shards {
             self.check_shards_storable(shards)
                 .map_err(|e| e.context(&self.key))?;

@@ -252,7 +252,8 @@ impl Cache {
         lost: &mut dyn FnMut(Error),
     ) -> Result<()> {
         let mut in_flight = self.begin_write_back(&dirty.array);
-        // memory for the base, the encoded form, and the copy that a writer makes meanwhile
+        // memory for the base, the encoder, the encoded form, and the copy that a writer makes
+        // meanwhile
         let memory = self.reserve(&dirty.array, dirty.array.encode_memory());
         let done = self.write_back_locked(dirty, since, keep, lost);
         in_flight.has_failed = done.is_err();

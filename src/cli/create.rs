@@ -168,6 +168,7 @@ fn attributes(text: &str) -> Result<Value, String> {
 
 /// Runs the verb.
 pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
+    args.memory.set_bound();
     let asked = match args.zarr_format.as_deref() {
         Some("3") => Some(DocumentFormat::V3),
         Some(_) => Some(DocumentFormat::V2),

@@ -276,11 +276,15 @@ impl Pipeline {
         largest[0].saturating_add(largest[1])
     }
 
-    /// Returns the memory in bytes that the codecs take at most while a chunk is encoded, beside
-    /// its forms.
-    pub fn encoder_memory(&self) -> usize {
-        let steps = self.steps.iter().zip(&self.sizes);
-        let memory = steps.map(|(step, size)| step.encoder_memory(size.max()));
+    /// Returns the memory in bytes that the codecs take at most while `decoded` bytes are encoded,
+    /// beside their forms.
+    pub fn encoder_memory(&self, decoded: usize) -> usize {
+        let mut len = decoded;
+        let memory = self.steps.iter().map(|step| {
+            let memory = step.encoder_memory(len);
+            len = step.encoded_size(len).max();
+            memory
+        });
         memory.max().unwrap_or(0)
     }
 
@@ -425,8 +429,12 @@ impl Pipeline {
             stored.extend_from_slice(decoded);
             return Ok(());
         }
-        let needed = self.scratch().saturating_add(self.encoder_memory());
-        memory::check_chunk(decoded.len().saturating_add(needed))?;
+        let more = self
+            .scratch()
+            .saturating_add(self.encoder_memory(decoded.len()));
+        let needed = decoded.len().saturating_add(more);
+        memory::make_room(needed);
+        memory::check_chunk(needed)?;
         with_scratch(|scratch| self.encode_steps(decoded, stored, scratch, between))
     }
 

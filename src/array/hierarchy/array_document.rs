@@ -152,7 +152,7 @@ impl Hierarchy {
         let array = array.with_locks(self.replacing.clone());
         array.readable()?;
         if array.metadata().shards.is_empty() {
-            array.writable()?;
+            array.encodable()?;
         }
         Ok(Arc::new(array))
     }

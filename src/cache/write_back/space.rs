@@ -8,7 +8,7 @@
 //!   of its own array.
 //! * An array without a dirty chunk gets space for one in the last quarter. One such chunk may
 //!   exceed the bound and use the part of [`memory::RESERVE`] that grants leave. So each array
-//!   progresses alone.
+//!   progresses alone, unless its encoder takes more.
 //! * Background threads store chunks of other arrays that no writer stores. An array takes a
 //!   limited number of these threads, and none for a moment after a failure.
 //! * A load or write-back that finds no other one of its array in flight may use that part of
@@ -146,17 +146,16 @@ impl Cache {
 
     /// Returns whether one more chunk of `array` may become dirty.
     pub(super) fn has_space(&self, state: &State, array: &Array) -> bool {
-        let taken = state.dirty_memory().saturating_add(DIRTY_COST);
-        if state.dirty.is_empty()
-            || taken.saturating_add(array.grid().max_chunk_size()) <= self.dirty_bound()
-        {
+        if state.dirty.is_empty() {
             return true;
         }
-        if array.freshness().is_dirty() || state.dirty_memory() > self.bound {
+        let taken = state.dirty_memory().saturating_add(DIRTY_COST);
+        let limit = self.bound.saturating_add(memory::unused_reserve());
+        if taken.saturating_add(array.encode_memory()) > limit {
             return false;
         }
-        let limit = self.bound.saturating_add(memory::unused_reserve());
-        taken.saturating_add(array.encode_memory()) <= limit
+        taken.saturating_add(array.grid().max_chunk_size()) <= self.dirty_bound()
+            || !array.freshness().is_dirty() && state.dirty_memory() <= self.bound
     }
 
     /// Returns whether a load or write-back of `array` that needs `bytes` may begin. If no other
@@ -324,15 +323,26 @@ impl State {
         bound: usize,
         max: impl Fn(&Array) -> usize,
     ) -> Option<(Arc<DirtyChunk>, bool)> {
-        if self.dirty_memory() > bound
+        // the array of the last key whose chunk must wait: thousands of its chunks may follow
+        let mut waiting = None;
+        while self.dirty_memory() > bound
             && let Some(at) = self.fully_written.iter().position(|key| {
-                let dirty = self.dirty.get(key);
-                self.may_write_back(key.0, dirty.map_or(1, |dirty| max(&dirty.array)))
+                let is_next = waiting != Some(key.0)
+                    && self
+                        .dirty
+                        .get(key)
+                        .is_none_or(|dirty| self.may_write_back(key.0, max(&dirty.array)));
+                if !is_next {
+                    waiting = Some(key.0);
+                }
+                is_next
             })
             && let Some(key) = self.fully_written.remove(at)
         {
-            // the kernel's pages serve its writer, and the next chunk needs the memory
-            return Some((self.dirty.get(&key)?.clone(), false));
+            if let Some(dirty) = self.dirty.get(&key) {
+                // the kernel's pages serve its writer, and the next chunk needs the memory
+                return Some((dirty.clone(), false));
+            }
         }
         let short = self.short_of_space.take()?;
         let oldest = self

@@ -110,11 +110,11 @@ impl EncoderArguments {
     fn memory(&self, len: usize) -> usize {
         let block = self.blocksize.max(MAX_BLOCK).min(len);
         let encoder = match (self.compressor.to_bytes(), self.clevel) {
-            (b"zstd", 8..) => zstd::encoder_memory(zstd_safe::max_c_level(), block),
+            (b"zstd", 9..) => zstd::encoder_memory(zstd_safe::max_c_level(), block),
             (b"zstd", level) => zstd::encoder_memory(2 * level - 1, block),
             _ => 0,
         };
-        2 * block + encoder
+        block.saturating_mul(2).saturating_add(encoder)
     }
 
     /// Appends c-blosc's frame of `decoded` to `out` and returns c-blosc's result: the size of the

@@ -37,9 +37,14 @@ const MIN_MEMORY_LIMIT: u64 = 256 << 20;
 /// Minimum dictionary size of liblzma in bytes.
 const MIN_DICT: u32 = 4096;
 
-/// Maximum size of the hash table of an encoder in bytes, and what it takes beside the memory for
-/// matches.
-const MAX_HASH: usize = 64 << 20;
+/// Maximum size of a dictionary of liblzma's encoder in bytes.
+const MAX_DICT: usize = 3 << 29;
+
+/// Size of a dictionary in bytes up to which an encoder's hash table has twice its size. Larger
+/// ones have a table of their size.
+const SMALL_DICT: usize = 32 << 20;
+
+/// Memory in bytes that an encoder takes beside the memory for matches.
 const ENCODER_BASE: usize = 5 << 20;
 
 /// The default preset of liblzma.
@@ -220,12 +225,19 @@ impl Codec for Lzma {
     }
 
     /// The figures for each byte of the dictionary are those of liblzma's header `lzma12.h`. Of the
-    /// memory for matches, a shorter chunk touches only its part; all of the hash table.
+    /// memory for matches, a shorter chunk touches only its part, and of the hash table a page for
+    /// each byte.
     fn encoder_memory(&self, decoded: usize) -> usize {
-        let dict = self.dict_size();
-        let hash = dict.next_power_of_two().saturating_mul(2).min(MAX_HASH);
+        let dict = self.dict_size().min(MAX_DICT);
+        let table = dict.next_power_of_two();
+        let table = if table <= SMALL_DICT {
+            2 * table
+        } else {
+            table
+        };
+        let touched_table = table.min(decoded.saturating_mul(4096));
+        let touched = touched_table.saturating_add(decoded.saturating_mul(19) / 2);
         let all = dict.saturating_mul(23) / 2;
-        let touched = hash.saturating_add(decoded.saturating_mul(19) / 2);
         all.min(touched) + ENCODER_BASE
     }
 

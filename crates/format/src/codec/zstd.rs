@@ -66,7 +66,7 @@ thread_local! {
 
 /// Maximum size in bytes of an encoder that is kept. Those of high levels take much more, and much
 /// longer to encode than to be made.
-const MAX_KEPT: usize = 4 << 20;
+const MAX_KEPT: usize = 2 << 20;
 
 /// Encoders of at most [`MAX_KEPT`] bytes.
 static ENCODERS: Spares<CCtx<'static>> = Spares::new();
@@ -113,8 +113,10 @@ fn decompress_frame(frame: &[u8], out: &mut [u8]) -> std::result::Result<usize, 
 
 /// Returns the memory in bytes of an encoder for `len` bytes.
 pub fn encoder_memory(level: i32, len: usize) -> usize {
+    // zero would stand for an unknown length
+    let len = len.max(1) as u64;
     // SAFETY: both calls take and return numbers alone.
-    unsafe { ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(level, len as u64, 0)) }
+    unsafe { ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(level, len, 0)) }
 }
 
 /// Number of encoded bytes that are decoded at a time of a frame whose end is not needed.
@@ -233,7 +235,7 @@ impl Codec for Zstd {
 
     fn encoder_memory(&self, decoded: usize) -> usize {
         let level = self.level.as_ref().map_or(0, |level| *level);
-        encoder_memory(level, decoded).max(MAX_KEPT)
+        encoder_memory(level, decoded)
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
@@ -287,7 +289,7 @@ mod tests {
             .map(|i: u32| (i.wrapping_mul(i) >> 9) as u8)
             .collect();
         for level in [-5, 0, 1, 3, 7, 12, 16, 19, 22] {
-            for len in [1, 1000, 100_000, bytes.len()] {
+            for len in [1, 1000, 100_000, 200_000, bytes.len()] {
                 let mut encoder = zstd_safe::CCtx::create();
                 let level_set = zstd_safe::CParameter::CompressionLevel(level);
                 encoder.set_parameter(level_set).unwrap();
