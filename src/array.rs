@@ -255,14 +255,10 @@ impl Array {
         threads.max(self.store.concurrency().min(in_memory))
     }
 
-    /// Returns the bytes of memory that decoding a chunk takes at most, both forms included.
+    /// Returns the bytes of memory that decoding or encoding a chunk takes at most, both forms
+    /// included, beside [`Array::encoder_memory`].
     pub fn chunk_memory(&self) -> usize {
         self.memory_of_copies(2)
-    }
-
-    /// Returns the bytes of memory that encoding a chunk takes at most, both forms included.
-    pub fn encode_memory(&self) -> usize {
-        self.chunk_memory().saturating_add(self.encoder_memory())
     }
 
     /// Returns the bytes of memory that the codecs take while a chunk is encoded, beside its forms.

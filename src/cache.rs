@@ -137,6 +137,8 @@ pub struct Cache {
     decoding: Semaphore,
     /// Limit of the number of chunks that write-backs encode at the same time.
     encoding: Semaphore,
+    /// The permit of an encoder that takes more than its share of the memory.
+    large_encoding: Semaphore,
     seek_points: Arc<SeekCache>,
     stats: Arc<Stats>,
 }
@@ -168,6 +170,7 @@ impl Cache {
             failures: Mutex::default(),
             decoding: Semaphore::new(processors()),
             encoding: Semaphore::new(ENCODERS.max(processors())),
+            large_encoding: Semaphore::new(1),
             seek_points: SeekCache::new(),
             stats,
         }

@@ -543,8 +543,8 @@ impl Change<'_> {
             let is_queued = self.is_write_back_queued.clone();
             self.write_back.run(move || {
                 is_queued.store(false, Ordering::Relaxed);
-                // the close of the file reports errors
-                while cache.wants_background_flush() && cache.flush_in_background().unwrap_or(false)
+                // the close of the file reports errors; the array pauses after one
+                while cache.wants_background_flush() && cache.flush_in_background().unwrap_or(true)
                 {
                     memory::begin_request();
                 }

@@ -18,10 +18,9 @@ impl Array {
     ///
     /// The errors of [`Array::encodable`], and ENOMEM without memory for the encoder.
     pub fn writable(&self) -> Result<()> {
-        self.encodable()?;
-        // a write that is accepted must not fail to be encoded later
-        let needed = self.encode_memory();
+        let needed = self.chunk_memory().saturating_add(self.encoder_memory());
         memory::make_room(needed);
+        self.encodable()?;
         memory::check_chunk(needed).map_err(|e| e.context(&self.key))
     }
 
@@ -35,6 +34,7 @@ impl Array {
             .check_writable(&self.key)
             .map_err(|e| e.context(&self.key))?;
         let pipeline = self.pipeline()?;
+        // a write that is accepted must not fail to be encoded later
         memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
         if let Some(shards) = &self.shards {
             self.check_shards_storable(shards)

@@ -252,9 +252,8 @@ impl Cache {
         lost: &mut dyn FnMut(Error),
     ) -> Result<()> {
         let mut in_flight = self.begin_write_back(&dirty.array);
-        // memory for the base, the encoder, the encoded form, and the copy that a writer makes
-        // meanwhile
-        let memory = self.reserve(&dirty.array, dirty.array.encode_memory());
+        // memory for the base, the encoded form, and the copy that a writer makes meanwhile
+        let memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
         let done = self.write_back_locked(dirty, since, keep, lost);
         in_flight.has_failed = done.is_err();
         done.inspect_err(|e| self.stats.problem(format!("not stored: {e}")))?;
@@ -403,9 +402,13 @@ impl Cache {
     ) -> Result<Outcome> {
         let array = &dirty.array;
         let version = self.with_scratch(|scratch| {
+            let memory = array.encoder_memory();
+            let large = &self.large_encoding;
+            let alone = (memory > self.encoder_share()).then(|| large.acquire(large.ticket(false)));
             let permit = self.encoding.acquire(self.encoding.ticket(false));
+            let memory = self.reserve_more(array, memory);
             let encoded = array.encode_chunk(dirty.chunk, &snapshot.bytes, scratch)?;
-            drop(permit);
+            drop((memory, permit, alone));
             let written = snapshot.written.as_ref();
             array.store_if(dirty.chunk, encoded, written, snapshot.replaces(), spill)
         })?;

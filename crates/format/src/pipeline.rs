@@ -429,12 +429,7 @@ impl Pipeline {
             stored.extend_from_slice(decoded);
             return Ok(());
         }
-        let more = self
-            .scratch()
-            .saturating_add(self.encoder_memory(decoded.len()));
-        let needed = decoded.len().saturating_add(more);
-        memory::make_room(needed);
-        memory::check_chunk(needed)?;
+        memory::check_chunk(decoded.len().saturating_add(self.scratch()))?;
         with_scratch(|scratch| self.encode_steps(decoded, stored, scratch, between))
     }
 

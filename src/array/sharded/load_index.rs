@@ -348,15 +348,8 @@ impl Array {
             return Ok(());
         }
         let chunk = self.pipeline()?.max_encoded();
-        for level in levels {
-            if let Some(around) = shards.around(level) {
-                let size = shards.max_size_of_array(level, chunk, &self.grid);
-                check_whole_shard(size)?;
-                let size = size as usize;
-                memory::check_chunk(size.saturating_add(around.encoder_memory(size)))?;
-            }
-        }
-        Ok(())
+        let mut whole = levels.filter(|&n| shards.around(n).is_some());
+        whole.try_for_each(|n| check_whole_shard(shards.max_size_of_array(n, chunk, &self.grid)))
     }
 }
 

@@ -470,7 +470,7 @@ impl Array {
         let mut scratch = Scratch::default();
         let mut ours = Vec::new();
         let mut theirs = Vec::new();
-        memory::check_chunk(self.chunk_memory().saturating_add(self.encode_memory()))?;
+        memory::check_chunk(self.chunk_memory().saturating_mul(2))?;
         bytes.read(0..u64::MAX, &mut scratch.stored)?;
         self.decode(self.pipeline()?, None, &mut ours, &mut scratch)
             .map_err(|e| self.in_chunk(chunk, e))?;

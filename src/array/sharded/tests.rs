@@ -99,20 +99,6 @@ fn chunks_are_read_listed_and_measured() {
 }
 
 #[test]
-fn encoding_a_small_shard_as_a_whole_takes_little_memory() {
-    let store = Arc::default();
-    // the encoder of a shard of 2 GiB would take more than the default bound
-    let zstd = json!([{"name": "zstd", "configuration": {"level": 22, "checksum": false}}]);
-    let array = array(&store, zstd);
-    array.writable().unwrap();
-    array
-        .store(ChunkId(0), &[1, 2], &mut Scratch::default())
-        .unwrap();
-    array.store_objects().unwrap();
-    assert_eq!(load(&array, 0).unwrap(), Some(vec![1, 2]));
-}
-
-#[test]
 fn arrays_whose_shards_could_not_be_stored_are_not_writable() {
     let sharding = |chunk: u64, codecs: Value| {
         json!({"name": "sharding_indexed", "configuration": {"chunk_shape": [chunk], "codecs": codecs,

@@ -15,9 +15,6 @@ use zarrfs_base::memory::lock;
 use zarrfs_base::pool::{on_threads, processors};
 use zarrfs_format::grid::ChunkId;
 
-/// Share of the cache's bound that the encoders of an array take at the same time, as a divisor.
-const ENCODER_SHARE: usize = 2;
-
 /// Share of the cache's bound that the chunks take which are stored at the same time beyond
 /// [`ENCODERS`], as a divisor.
 const WRITE_BACK_SHARE: usize = 16;
@@ -27,15 +24,12 @@ impl Cache {
     /// or for a server. Files that are synced at the same time share commits of a journal.
     pub(super) fn flush_threads(&self, array: &Array) -> usize {
         let threads = array.concurrency(ENCODERS.max(processors()));
+        if array.has_shards() {
+            return threads; // their chunks are handed over in memory
+        }
         // each reserves its chunk twice, and readers need memory, too
         let in_memory = self.bound / WRITE_BACK_SHARE / array.grid().max_chunk_size().max(1);
-        let threads = if array.has_shards() {
-            threads // their chunks are handed over in memory
-        } else {
-            threads.max(in_memory.min(WRITE_BACK_THREADS))
-        };
-        let encoders = self.bound / ENCODER_SHARE / array.encoder_memory().max(1);
-        threads.min(encoders.max(1))
+        threads.max(in_memory.min(WRITE_BACK_THREADS))
     }
 
     /// Stores a chunk if it is dirty; one of a shard is handed over. Waits for a write-back of it

@@ -8,11 +8,14 @@
 //!   of its own array.
 //! * An array without a dirty chunk gets space for one in the last quarter. One such chunk may
 //!   exceed the bound and use the part of [`memory::RESERVE`] that grants leave. So each array
-//!   progresses alone, unless its encoder takes more.
+//!   progresses alone.
 //! * Background threads store chunks of other arrays that no writer stores. An array takes a
 //!   limited number of these threads, and none for a moment after a failure.
 //! * A load or write-back that finds no other one of its array in flight may use that part of
 //!   [`memory::RESERVE`], too.
+//!
+//! Encoders take a quarter of the bound, or there is only one. One that takes more may exceed the
+//! bound while dirty chunks fill the rest.
 //!
 //! Memory comes first. If the stores of many arrays fail together and their chunks exceed the
 //! bound, a writer without a dirty chunk stores chunks of another array, if possible of one that is
@@ -31,12 +34,17 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 use zarrfs_base::error::Result;
 use zarrfs_base::memory;
+use zarrfs_base::pool::processors;
 
 /// Approximate memory in bytes of a dirty chunk beside its decoded bytes and long lists of ranges.
 pub(in crate::cache) const DIRTY_COST: usize = 1024;
 
 /// Bytes of dirty chunks above which fully written ones are stored in the background.
 const BACKGROUND_BYTES: usize = 32 << 20;
+
+/// Share of the cache's bound that encoders take at the same time, as a divisor. It is the quarter
+/// in which no chunk is dirty.
+const ENCODER_SHARE: usize = 4;
 
 /// Number of chunks that are encoded at the same time on few processors, and of those of an array
 /// that are stored at the same time, however large they are.
@@ -146,16 +154,18 @@ impl Cache {
 
     /// Returns whether one more chunk of `array` may become dirty.
     pub(super) fn has_space(&self, state: &State, array: &Array) -> bool {
-        if state.dirty.is_empty() {
+        let taken = state.dirty_memory().saturating_add(DIRTY_COST);
+        if state.dirty.is_empty()
+            || taken.saturating_add(array.grid().max_chunk_size()) <= self.dirty_bound()
+        {
             return true;
         }
-        let taken = state.dirty_memory().saturating_add(DIRTY_COST);
-        let limit = self.bound.saturating_add(memory::unused_reserve());
-        if taken.saturating_add(array.encode_memory()) > limit {
+        if array.freshness().is_dirty() || state.dirty_memory() > self.bound {
             return false;
         }
-        taken.saturating_add(array.grid().max_chunk_size()) <= self.dirty_bound()
-            || !array.freshness().is_dirty() && state.dirty_memory() <= self.bound
+        // storing the chunk takes memory for its encoded form
+        let limit = self.bound.saturating_add(memory::unused_reserve());
+        taken.saturating_add(array.chunk_memory()) <= limit
     }
 
     /// Returns whether a load or write-back of `array` that needs `bytes` may begin. If no other
@@ -183,6 +193,20 @@ impl Cache {
         }
     }
 
+    /// Reserves more memory for a write-back without a wait, since the caller has locked its chunk:
+    /// evicts slots.
+    pub(super) fn reserve_more<'a>(&'a self, array: &'a Array, bytes: usize) -> ReservedMemory<'a> {
+        let mut state = self.lock();
+        state.reserved.add(array, bytes);
+        self.evict(&mut state, 0);
+        drop(state);
+        ReservedMemory {
+            cache: self,
+            array,
+            bytes,
+        }
+    }
+
     /// Reserves memory like [`Cache::reserve`], for a caller that has locked the state and returns
     /// the memory itself.
     pub(in crate::cache) fn reserve_in<'a>(
@@ -199,6 +223,11 @@ impl Cache {
             }
             state = self.wait(state);
         }
+    }
+
+    /// Returns the memory in bytes that each of the encoders at work may take.
+    pub(super) fn encoder_share(&self) -> usize {
+        self.bound / ENCODER_SHARE / ENCODERS.max(processors())
     }
 
     /// Stores dirty chunks of `array`, so that another one of it may become dirty.
@@ -323,17 +352,19 @@ impl State {
         bound: usize,
         max: impl Fn(&Array) -> usize,
     ) -> Option<(Arc<DirtyChunk>, bool)> {
-        // the array of the last key whose chunk must wait: thousands of its chunks may follow
-        let mut waiting = None;
+        // the arrays whose chunks must wait: there may be thousands of them
+        let mut waiting = Vec::new();
         while self.dirty_memory() > bound
             && let Some(at) = self.fully_written.iter().position(|key| {
-                let is_next = waiting != Some(key.0)
-                    && self
-                        .dirty
-                        .get(key)
-                        .is_none_or(|dirty| self.may_write_back(key.0, max(&dirty.array)));
+                if waiting.contains(&key.0) {
+                    return false;
+                }
+                // the key of a chunk that was stored meanwhile is only removed
+                let dirty = self.dirty.get(key);
+                let is_next =
+                    dirty.is_none_or(|dirty| self.may_write_back(key.0, max(&dirty.array)));
                 if !is_next {
-                    waiting = Some(key.0);
+                    waiting.push(key.0);
                 }
                 is_next
             })
