@@ -76,9 +76,14 @@ impl Copies {
         });
     }
 
-    /// Records that a thread has closed a file in a directory.
+    /// Records that a thread has closed a file in a directory. It copies the directories above, too:
+    /// it returns to them after all that lies below, however long that takes.
     pub fn closed_in(&self, directory: &Key, thread: u32) {
-        self.with(directory, thread, |_| ());
+        let mut directory = directory.clone();
+        while !directory.is_root() {
+            self.with(&directory, thread, |_| ());
+            directory = directory.parent();
+        }
     }
 
     /// Returns whether a thread that copies a directory is about to create the generated name
@@ -164,6 +169,27 @@ mod tests {
         assert!(!copies.takes_for_missing(&directory, 7, "data.raw"));
         copies.forget_below(&Key::root());
         assert!(!copies.takes_for_missing(&directory, 7, "data.vrt"));
+    }
+
+    #[test]
+    fn a_directory_is_copied_while_files_below_it_are() {
+        let copies = Copies::new();
+        let group = Key::root().join("g");
+        let array = group.join("sub/a");
+        for directory in [&group, &array] {
+            copies.made(directory.clone(), 7);
+            copies.copies_into(directory, 7, "zarr.json", true);
+        }
+        let age = || {
+            let mut directories = lock(&copies.directories);
+            directories.peek_mut(&group).unwrap().at -= 2 * MOMENT;
+        };
+        age();
+        assert!(!copies.takes_for_missing(&group, 7, "dataset.nc"));
+        copies.closed_in(&array, 8);
+        assert!(!copies.takes_for_missing(&group, 7, "dataset.nc"));
+        copies.closed_in(&array, 7);
+        assert!(copies.takes_for_missing(&group, 7, "dataset.nc"));
     }
 
     #[test]
