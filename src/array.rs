@@ -262,7 +262,7 @@ impl Array {
     }
 
     /// Returns the bytes of memory that the codecs take while a chunk is encoded, beside its forms.
-    /// That of objects is not known, like their size.
+    /// The size of objects is not known, and they count none.
     pub fn encoder_memory(&self) -> usize {
         match self.pipeline() {
             Ok(pipeline) if !self.metadata.has_objects() => {

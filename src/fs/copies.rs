@@ -76,8 +76,8 @@ impl Copies {
         });
     }
 
-    /// Records that a thread has closed a file in a directory. It copies the directories above, too:
-    /// it returns to them after all that lies below, however long that takes.
+    /// Records that a thread has closed a file in a directory. It copies the directories above,
+    /// too: it returns to them after all that lies below, however long that takes.
     pub fn closed_in(&self, directory: &Key, thread: u32) {
         let mut directory = directory.clone();
         while !directory.is_root() {
