@@ -14,8 +14,8 @@
 //! * A load or write-back that finds no other one of its array in flight may use that part of
 //!   [`memory::RESERVE`], too.
 //!
-//! Encoders take a quarter of the bound, or there is only one. One that takes more may exceed the
-//! bound while dirty chunks fill the rest.
+//! Encoders take a quarter of the bound, or less than [`LARGE_ENCODER`] each, or there is only one.
+//! One that takes more may exceed the bound while dirty chunks fill the rest.
 //!
 //! Memory comes first. If the stores of many arrays fail together and their chunks exceed the
 //! bound, a writer without a dirty chunk stores chunks of another array, if possible of one that is
@@ -46,12 +46,15 @@ const BACKGROUND_BYTES: usize = 32 << 20;
 /// in which no chunk is dirty.
 const ENCODER_SHARE: usize = 4;
 
+/// Minimum size in bytes of an encoder that works without others of its kind. The usual codecs take
+/// less, and one encoder at a time would leave many processors idle.
+const LARGE_ENCODER: usize = 8 << 20;
+
 /// Number of chunks that are encoded at the same time on few processors, and of those of an array
 /// that are stored at the same time, however large they are.
 pub(in crate::cache) const ENCODERS: usize = 4;
 
-/// Minimum number of threads that store chunks in the background. They store at most as many chunks
-/// of one array at the same time.
+/// Minimum number of background threads. They store at most as many chunks of an array at a time.
 pub const WRITE_BACK_THREADS: usize = 16;
 
 /// Time for which background threads skip an array after a chunk of it could not be stored.
@@ -227,7 +230,8 @@ impl Cache {
 
     /// Returns the memory in bytes that each of the encoders at work may take.
     pub(super) fn encoder_share(&self) -> usize {
-        self.bound / ENCODER_SHARE / ENCODERS.max(processors())
+        let share = self.bound / ENCODER_SHARE / ENCODERS.max(processors());
+        share.max(LARGE_ENCODER)
     }
 
     /// Stores dirty chunks of `array`, so that another one of it may become dirty.
