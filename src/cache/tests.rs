@@ -48,9 +48,9 @@ impl Readable for SlowStore {
 }
 
 impl Store for SlowStore {
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         assert!(!self.panic.load(Ordering::SeqCst), "a panic on demand");
-        self.inner.put(key, value)
+        self.inner.put_if(key, value, replaces)
     }
 }
 
@@ -444,7 +444,7 @@ impl Readable for Contended {
 }
 
 impl Store for Contended {
-    delegate_store!(below: is_writable put);
+    delegate_store!(below: is_writable);
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let left = self

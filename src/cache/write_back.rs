@@ -28,7 +28,7 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
-use zarrfs_store::Version;
+use zarrfs_store::{Replaces, Version};
 
 /// Maximum number of attempts of a write-back, which starts over if another writer has replaced the
 /// chunk.
@@ -374,7 +374,11 @@ impl Cache {
     fn store(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
         let array = &dirty.array;
         let stored = if self.drops_empty && array.is_empty(&snapshot.bytes) {
-            array.erase(dirty.chunk).map(|_| Outcome::Stored(None))
+            // an erasure has no condition: another writer may have created the chunk meanwhile
+            if snapshot.replaces() != Replaces::Nothing {
+                array.erase(dirty.chunk)?;
+            }
+            Ok(Outcome::Stored(None))
         } else {
             loop {
                 let stored = self.put(dirty, snapshot, self.spill.as_ref());

@@ -21,9 +21,9 @@ use zarrfs_format::metadata::{
     GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA,
 };
 use zarrfs_store::{
-    DirectoryStore, DiskCache, IceRepositoryStore, IcechunkStore, Key, MemoryStore, MetadataCache,
-    ObjectOptions, PagedListing, PrefixStore, ReferenceStore, Store, TargetPlace, TargetRoot,
-    ZipStore,
+    DirectoryStore, DiskCache, IceRepositoryStore, IcechunkStore, Key, LockReach, MemoryStore,
+    MetadataCache, ObjectOptions, PagedListing, PrefixStore, ReferenceStore, Store, TargetPlace,
+    TargetRoot, ZipStore,
 };
 
 /// URL schemes of remote stores.
@@ -399,6 +399,7 @@ impl StoreRequest<'_> {
         }
         if is_written {
             store = store.removing_abandoned();
+            warn_of_other_machines(path, store.lock_reach());
         }
         Ok(Arc::new(store))
     }
@@ -789,6 +790,16 @@ impl TargetOpener {
             }
             StoreLocation::Memory => Err(no_files()),
         }
+    }
+}
+
+/// Warns if the zarrfs programs of several machines would not take turns at changing the store.
+fn warn_of_other_machines(path: &Path, reach: LockReach) {
+    if reach != LockReach::All {
+        log::warn!(
+            "{}: programs on other machines may not see the locks of this file system; change the store from one machine at a time, or use --synchronizer",
+            path.display()
+        );
     }
 }
 

@@ -287,13 +287,6 @@ impl Store for ObjectStore {
         self.writable_bucket().map(drop)
     }
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        let put = self.put_if(key, value, Replaces::Anything)?;
-        put.ok_or_else(|| {
-            Error::io("the server refuses an unconditional put because of a condition")
-        })
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let bucket = self.writable_bucket()?;
         if key.is_root() {

@@ -3,8 +3,10 @@
 //! in a race. Only regular files are opened as values, since opening others could block.
 
 mod direct_write;
+mod replace;
 mod resolve;
 mod root;
+mod value_lock;
 mod write;
 
 use super::{
@@ -32,16 +34,21 @@ use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
 
 pub(super) use resolve::stat_of;
+pub use value_lock::LockReach;
 
 /// A store in a directory.
 pub struct DirectoryStore {
     root: StoreRoot,
     path: PathBuf,
     stats: Arc<Stats>,
+    /// The magic number of the file system.
+    file_system: i64,
     changes: ChangedDirectories,
     fsync: bool,
     /// Whether the file system has refused a direct write.
     refuses_direct: AtomicBool,
+    /// Whether the file system has refused to rename under a condition.
+    refuses_conditions: AtomicBool,
     /// The threads that close large values which were replaced. Protects the list alone.
     closing: Mutex<Vec<JoinHandle<()>>>,
     locks: Option<Box<LockFiles>>,
@@ -67,12 +74,14 @@ impl DirectoryStore {
             _ => e.context(path.display()),
         })?;
         Ok(DirectoryStore {
+            file_system: value_lock::file_system_of(root.held().as_ref()),
             root,
             path: path.to_path_buf(),
             stats: Arc::default(),
             changes: ChangedDirectories::default(),
             fsync: true,
             refuses_direct: AtomicBool::new(false),
+            refuses_conditions: AtomicBool::new(false),
             closing: Mutex::default(),
             locks: None,
             lists_unfinished: false,

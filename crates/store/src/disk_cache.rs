@@ -263,12 +263,6 @@ impl Readable for DiskCache {
 }
 
 impl Store for DiskCache {
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        let version = self.below.put(key, value)?;
-        self.insert(&self.name(key), &version, value);
-        Ok(version)
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let version = self.below.put_if(key, value, replaces)?;
         if let Some(version) = &version {

@@ -32,7 +32,7 @@ mod value_copy;
 mod zip;
 
 pub use counted::{Counted, get_counted, get_end_by_stat};
-pub use directory::DirectoryStore;
+pub use directory::{DirectoryStore, LockReach};
 pub use disk_cache::DiskCache;
 pub use icechunk::{
     IceCommit, IceHistory, IceRef, IceRepositoryStore, IcechunkStore, ObjectId, Snapshots,
@@ -528,16 +528,15 @@ pub trait Store: Readable {
     /// value. At every moment, also after a crash, the key has the whole old or the whole new
     /// value.
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        writable_below(self)?.put(key, value)
+        let put = self.put_if(key, value, Replaces::Anything)?;
+        put.ok_or_else(|| Error::io("an unconditional put was refused because of a condition"))
     }
 
     /// Puts a value only if the current one satisfies `replaces`; otherwise returns `None` and
-    /// changes nothing. A store that cannot check puts the value unconditionally.
+    /// changes nothing. Each store that is written implements this method, so that none can ignore
+    /// a condition; a store that cannot check says so.
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        match self.below() {
-            Some(below) => below.put_if(key, value, replaces),
-            None => self.put(key, value).map(Some),
-        }
+        writable_below(self)?.put_if(key, value, replaces)
     }
 
     /// Puts a value that consists of `pieces`, in their order, under the same conditions as

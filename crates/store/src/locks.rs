@@ -32,11 +32,19 @@ pub struct LockFiles {
     timeout: Duration,
 }
 
-/// A lock of a key, held until it is dropped. It is empty if the store has no locks.
+/// The locks of a key, held until they are dropped.
 #[derive(Default)]
 pub struct KeyLock {
-    /// Closing the file releases the lock.
-    _file: Option<File>,
+    /// Closing the files releases the locks.
+    files: Vec<File>,
+}
+
+impl KeyLock {
+    /// Adds the lock that an open file holds.
+    pub(crate) fn and(mut self, file: Option<File>) -> KeyLock {
+        self.files.extend(file);
+        self
+    }
 }
 
 impl LockFiles {
@@ -81,7 +89,7 @@ impl LockFiles {
             std::thread::sleep(pause.min(left));
             pause = LAST_PAUSE.min(pause * 2);
         }
-        Ok(KeyLock { _file: Some(file) })
+        Ok(KeyLock { files: vec![file] })
     }
 
     fn held(&self, file: &File) -> Error {

@@ -176,10 +176,6 @@ impl Store for MemoryStore {
         true
     }
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.lock().put(key, value.to_vec())
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let mut content = self.lock();
         let current = content.value(key).map(|(_, version)| version);

@@ -273,12 +273,6 @@ impl Readable for MetadataCache {
 }
 
 impl Store for MetadataCache {
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        let put = self.below.put(key, value);
-        self.changed(key, &put, PUT);
-        put.inspect(|version| lock(&self.contents).update_value(key, version, value))
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let put = self.below.put_if(key, value, replaces);
         self.put_if_matched(key, &put);

@@ -3,7 +3,7 @@
 //! and make another one. From then on a process outside makes the calls that the sandbox refuses,
 //! in the new directory alone.
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -18,8 +18,8 @@ pub enum DirectoryCall {
     MakeDirectory(String, Mode),
     /// unlinkat(2).
     Unlink(String, AtFlags),
-    /// renameat(2), with a second directory.
-    Rename(String, String),
+    /// renameat2(2), with a second directory.
+    Rename(String, String, RenameFlags),
 }
 
 /// A process outside the sandbox.
@@ -61,9 +61,9 @@ impl DirectoryCall {
             DirectoryCall::Unlink(name, flags) => {
                 fs::unlinkat(directory, name, *flags).map(|()| None)
             }
-            DirectoryCall::Rename(from, to) => {
+            DirectoryCall::Rename(from, to, flags) => {
                 let other = directories.get(1).ok_or(Errno::INVAL)?;
-                fs::renameat(directory, from, other, to).map(|()| None)
+                fs::renameat_with(directory, from, other, to, *flags).map(|()| None)
             }
         }
     }
@@ -86,7 +86,11 @@ impl DirectoryCall {
             DirectoryCall::Unlink(name, flags) => {
                 (b'u', [u64::from(flags.bits()), 0, 0], [name.as_str(), ""])
             }
-            DirectoryCall::Rename(from, to) => (b'r', [0; 3], [from.as_str(), to.as_str()]),
+            DirectoryCall::Rename(from, to, flags) => (
+                b'r',
+                [u64::from(flags.bits()), 0, 0],
+                [from.as_str(), to.as_str()],
+            ),
         };
         let mut bytes = vec![kind];
         numbers
@@ -116,7 +120,11 @@ impl DirectoryCall {
             ),
             b'm' => DirectoryCall::MakeDirectory(from.to_string(), Mode::from_bits_retain(low)),
             b'u' => DirectoryCall::Unlink(from.to_string(), AtFlags::from_bits_retain(low)),
-            b'r' => DirectoryCall::Rename(from.to_string(), to.to_string()),
+            b'r' => DirectoryCall::Rename(
+                from.to_string(),
+                to.to_string(),
+                RenameFlags::from_bits_retain(low),
+            ),
             _ => return None,
         })
     }
@@ -179,10 +187,16 @@ pub(crate) fn unlink(directory: impl AsFd, name: &str, flags: AtFlags) -> Result
     })
 }
 
-/// Renames as renameat(2) does.
-pub(crate) fn rename(from: impl AsFd, name: &str, to: impl AsFd, new: &str) -> Result<()> {
-    fs::renameat(&from, name, &to, new).or_else(|e| {
-        let call = || DirectoryCall::Rename(name.to_string(), new.to_string());
+/// Renames as renameat2(2) does.
+pub(crate) fn rename(
+    from: impl AsFd,
+    name: &str,
+    to: impl AsFd,
+    new: &str,
+    flags: RenameFlags,
+) -> Result<()> {
+    fs::renameat_with(&from, name, &to, new, flags).or_else(|e| {
+        let call = || DirectoryCall::Rename(name.to_string(), new.to_string(), flags);
         retry_outside(e, &[from.as_fd(), to.as_fd()], call).map(drop)
     })
 }
@@ -198,7 +212,7 @@ mod tests {
             DirectoryCall::Open("a/b".into(), flags, Mode::RUSR, ResolveFlags::BENEATH),
             DirectoryCall::MakeDirectory("a".into(), Mode::RWXU),
             DirectoryCall::Unlink("a".into(), AtFlags::REMOVEDIR),
-            DirectoryCall::Rename("a".into(), "b c".into()),
+            DirectoryCall::Rename("a".into(), "b c".into(), RenameFlags::EXCHANGE),
         ] {
             assert_eq!(DirectoryCall::from_bytes(&call.to_bytes()), Some(call));
         }

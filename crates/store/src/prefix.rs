@@ -133,10 +133,6 @@ impl Store for PrefixStore {
         self.below.check_writable(&self.full(prefix))
     }
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.below.put(&self.full(key), value)
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.below.put_if(&self.full(key), value, replaces)
     }

@@ -3,7 +3,7 @@
 //! of a process that may still write.
 
 use super::outside;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use std::fs::File;
@@ -79,7 +79,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// A temporary file. It is removed when dropped unless it was renamed.
+/// A temporary file. The file that has its name is removed when it is dropped, unless it was
+/// renamed.
 pub(super) struct TemporaryFile<'a> {
     /// The file, open for writing.
     pub file: File,
@@ -122,8 +123,22 @@ impl<'a> TemporaryFile<'a> {
 
     /// Renames the file to `name`, relative to its directory, and replaces a file of that name.
     pub fn rename_to(&mut self, name: &str) -> Result<()> {
-        outside::rename(self.directory, self.name(), self.directory, name)?;
-        self.name = None;
+        Ok(self.rename_with(name, RenameFlags::empty())?)
+    }
+
+    /// Renames the file to `name`, relative to its directory. After an exchange, the temporary name
+    /// is that of the other file.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST or ENOENT if a file of that name exists or is missing against the flags, EINVAL if
+    /// the file system does not support them.
+    pub fn rename_with(&mut self, name: &str, flags: RenameFlags) -> rustix::io::Result<()> {
+        let directory = self.directory;
+        outside::rename(directory, self.name(), directory, name, flags)?;
+        if !flags.contains(RenameFlags::EXCHANGE) {
+            self.name = None;
+        }
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ impl Readable for MaybeRemote {
 }
 
 impl Store for MaybeRemote {
-    delegate_store!(below: is_writable put);
+    delegate_store!(below: is_writable put_if);
 }
 
 /// Returns a store with `stored` chunks and an array of it. The array has many chunks of one byte.

@@ -493,11 +493,6 @@ impl Readable for ConsolidatedStore {
 }
 
 impl Store for ConsolidatedStore {
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.check_put(key)?;
-        self.below.put(key, value)
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.check_put(key)?;
         self.below.put_if(key, value, replaces)

@@ -393,11 +393,6 @@ impl Store for NestedStores {
         self.below.check_writable(prefix)
     }
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.check_outside(key)?;
-        self.below.put(key, value)
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.check_outside(key)?;
         self.below.put_if(key, value, replaces)

@@ -255,7 +255,7 @@ impl Readable for Replaced {
 }
 
 impl Store for Replaced {
-    delegate_store!(store: is_writable put put_if put_pieces delete sync);
+    delegate_store!(store: is_writable put_if put_pieces delete sync);
 }
 
 #[test]

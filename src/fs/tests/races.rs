@@ -149,7 +149,7 @@ impl Readable for Waiting {
 }
 
 impl Store for Waiting {
-    delegate_store!(below: put delete rename make_prefix remove_prefix sync is_writable check_writable);
+    delegate_store!(below: delete rename make_prefix remove_prefix sync is_writable check_writable);
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let stored = self.below.put_if(key, value, replaces);

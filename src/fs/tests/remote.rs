@@ -31,7 +31,7 @@ impl Readable for RemoteStore {
 }
 
 impl Store for RemoteStore {
-    delegate_store!(below: is_writable put put_if delete sync make_prefix remove_prefix rename);
+    delegate_store!(below: is_writable put_if delete sync make_prefix remove_prefix rename);
 }
 
 /// One of several machines that mount the same store.

@@ -9,7 +9,7 @@ use crate::outside;
 use crate::pieces::{need_old, write_pieces};
 use crate::temporary_file::{TemporaryFile, TemporaryName};
 use crate::{EntryKind, Key, KeyLock, ModeTarget, Replaces, Space, Store, ValuePiece, Version};
-use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::HashSet;
 use std::fs::File;
@@ -70,11 +70,11 @@ impl ChangedDirectory {
 }
 
 /// A name in an open directory. The directory stays the same one if its path is renamed.
-struct OpenDirectoryName {
-    directory: OwnedFd,
+pub(super) struct OpenDirectoryName {
+    pub directory: OwnedFd,
     /// Path of the directory when it was opened.
     path: String,
-    name: String,
+    pub name: String,
 }
 
 /// Returns the name of a temporary file, or `None` for other names.
@@ -134,9 +134,8 @@ impl Store for DirectoryStore {
         )?)
     }
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        let put = self.put_content(key, &[ValuePiece::Bytes(value)], None, Replaces::Anything)?;
-        put.ok_or_else(|| Error::system(libc::EIO))
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        self.put_content(key, &[ValuePiece::Bytes(value)], None, replaces)
     }
 
     fn put_pieces(
@@ -186,9 +185,11 @@ impl Store for DirectoryStore {
     }
 
     fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
-        self.locks
-            .as_ref()
-            .map_or_else(|| Ok(KeyLock::default()), |locks| locks.lock(key, since))
+        let shared = match &self.locks {
+            Some(locks) => locks.lock(key, since)?,
+            None => KeyLock::default(),
+        };
+        Ok(shared.and(self.lock_value(key, since)))
     }
 
     fn sync(&self) -> Result<()> {
@@ -227,6 +228,7 @@ impl Store for DirectoryStore {
             &from_entry.name,
             &to_entry.directory,
             &to_entry.name,
+            RenameFlags::empty(),
         )?;
         let mut directories = lock(&self.changes.directories);
         directories.retain(|d| d.path != to.as_str());
@@ -356,14 +358,14 @@ impl DirectoryStore {
             keep_owner_and_mode(&temporary.file, &old);
         }
         write(&temporary.file)?;
+        set_unique_time(&temporary.file);
         if self.fsync {
             // without this, the name may become durable before the bytes
             retry_on_intr(|| fs::fdatasync(&temporary.file))?;
         }
-        if !satisfies(entry, replaces)? {
+        if !self.replace_if(entry, &mut temporary, replaces)? {
             return Ok(None);
         }
-        temporary.rename_to(&entry.name)?;
         lock(&self.next_modes).pop(&path);
         self.record_change(entry)?;
         // the version is read last, since renaming changes it
@@ -501,23 +503,6 @@ impl DirectoryStore {
     }
 }
 
-/// Returns whether the file at an entry satisfies a condition now. Another process may still
-/// replace that file before the rename.
-fn satisfies(entry: &OpenDirectoryName, replaces: Replaces) -> Result<bool> {
-    if replaces == Replaces::Anything {
-        return Ok(true);
-    }
-    let found = match fs::statat(&entry.directory, &entry.name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Some(stat_from(&stat).version),
-        Err(Errno::NOENT) => None,
-        Err(e) => return Err(e.into()),
-    };
-    Ok(match replaces {
-        Replaces::Version(version) => found.as_ref() == Some(version),
-        _ => found.is_none(),
-    })
-}
-
 fn regular_file(fd: OwnedFd) -> Result<File> {
     match stat_of(&fd)?.kind {
         EntryKind::Value => Ok(File::from(fd)),
@@ -542,6 +527,23 @@ fn keep_owner_and_mode(file: &File, old: &fs::Stat) {
     }
     // file systems without modes refuse
     let _ = fs::fchmod(file, Mode::from_raw_mode(old.st_mode & 0o777));
+}
+
+/// Sets the modification time of a new file to the nanosecond. The kernel's own is as old as its
+/// last tick, up to 10 ms: within one, a number of an inode that is used again would make two values
+/// of one version.
+fn set_unique_time(file: &File) {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let omitted = fs::Timespec {
+        tv_sec: 0,
+        tv_nsec: fs::UTIME_OMIT,
+    };
+    let times = fs::Timestamps {
+        last_access: omitted,
+        last_modification: now,
+    };
+    // file systems without times refuse
+    let _ = fs::futimens(file, &times);
 }
 
 fn is_at_or_below(path: &str, ancestor: &str) -> bool {

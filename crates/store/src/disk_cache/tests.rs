@@ -45,8 +45,8 @@ impl Readable for Server {
 impl Store for Server {
     delegate_store!(values: delete rename is_writable);
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.values.put(key, value).map(tag)
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        Ok(self.values.put_if(key, value, replaces)?.map(tag))
     }
 }
 

@@ -299,7 +299,7 @@ impl Readable for Slow {
 }
 
 impl Store for Slow {
-    delegate_store!(memory: put);
+    delegate_store!(memory: put_if);
 }
 
 /// Returns a slow store with a value, and what lets it answer.
@@ -463,7 +463,7 @@ impl Readable for ListedStore {
 }
 
 impl Store for ListedStore {
-    delegate_store!(memory: put put_if delete is_writable check_writable);
+    delegate_store!(memory: put_if delete is_writable check_writable);
 }
 
 impl PagedListing for ListedStore {

@@ -42,11 +42,6 @@ impl Store for OverlayStore {
         self.upper.check_writable(&Key::root())
     }
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.put_if(key, value, Replaces::Anything)?
-            .ok_or_else(|| Error::system(libc::EIO))
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.put_value(key, replaces, &mut |_| self.upper.put(key, value).map(Some))
     }

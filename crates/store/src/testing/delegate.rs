@@ -33,9 +33,6 @@ macro_rules! delegate_store {
     (@check_writable $inner:ident) => { $crate::delegate_store!(@fn $inner.check_writable(
         prefix: &$crate::Key
     ) -> ::zarrfs_base::error::Result<()>); };
-    (@put $inner:ident) => { $crate::delegate_store!(@fn $inner.put(
-        key: &$crate::Key, value: &[u8]
-    ) -> ::zarrfs_base::error::Result<$crate::Version>); };
     (@put_if $inner:ident) => { $crate::delegate_store!(@fn $inner.put_if(
         key: &$crate::Key, value: &[u8], replaces: $crate::Replaces
     ) -> ::zarrfs_base::error::Result<Option<$crate::Version>>); };

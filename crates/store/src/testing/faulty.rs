@@ -250,10 +250,6 @@ impl Store for FaultyStore {
         self.call(Operation::Lock, Some(key), || self.inner.lock(key, since))
     }
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.call(Operation::Put, Some(key), || self.inner.put(key, value))
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.call(Operation::Put, Some(key), || {
             self.inner.put_if(key, value, replaces)

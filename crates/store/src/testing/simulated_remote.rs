@@ -99,10 +99,6 @@ impl Readable for SimulatedRemote {
 impl Store for SimulatedRemote {
     delegate_store!(below: delete rename make_prefix remove_prefix sync is_writable check_writable);
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.request(&self.puts, |below| below.put(key, value))
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.request(&self.puts, |below| below.put_if(key, value, replaces))
     }

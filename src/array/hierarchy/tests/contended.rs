@@ -26,7 +26,7 @@ impl Readable for Raced {
 }
 
 impl Store for Raced {
-    delegate_store!(memory: is_writable put delete sync make_prefix remove_prefix rename);
+    delegate_store!(memory: is_writable delete sync make_prefix remove_prefix rename);
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let next = lock(&self.next).pop_front();

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use zarrfs_base::json::json;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::Separator;
+use zarrfs_store::Replaces;
 
 pub(super) fn document(shape: &[u64], chunks: &[u64], order: &str, separator: &str) -> String {
     format!(
@@ -394,8 +395,8 @@ impl Store for Contended {
         true
     }
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.store.put(key, value)
+    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+        self.store.put_if(key, value, replaces)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

@@ -48,11 +48,6 @@ impl Readable for Refusing {
 impl Store for Refusing {
     delegate_store!(below: is_writable);
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.check(key)?;
-        self.below.put(key, value)
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.check(key)?;
         self.below.put_if(key, value, replaces)
