@@ -20,7 +20,7 @@ const CHUNKS: [usize; 2] = [4, 128];
 const CALLS: [&str; 5] = [
     "write,pwrite64",
     "fdatasync",
-    "renameat",
+    "renameat2",
     "mkdirat",
     "fsync",
 ];
@@ -201,7 +201,7 @@ fn chunks_are_synced_before_they_are_renamed_and_directories_at_the_end() {
         return;
     }
     let case = Case::new("/");
-    let trace = ["-e", "trace=openat,fdatasync,fsync,renameat"];
+    let trace = ["-e", "trace=openat,fdatasync,fsync,renameat2"];
     assert!(case.put(&trace, &[]).status.success());
     let mut renames = 0;
     let mut last_rename = 0.0;
@@ -215,7 +215,7 @@ fn chunks_are_synced_before_they_are_renamed_and_directories_at_the_end() {
                 (descriptor, synced) = (line.rsplit(" = ").next().unwrap().to_string(), false);
             } else if line.contains(&format!("fdatasync({descriptor})")) {
                 synced = line.ends_with("= 0");
-            } else if line.contains("renameat(") {
+            } else if line.contains("renameat2(") {
                 assert!(synced, "{line}");
                 renames += 1;
                 last_rename = f64::max(last_rename, time(line));
@@ -233,5 +233,7 @@ fn chunks_are_synced_before_they_are_renamed_and_directories_at_the_end() {
     let case = Case::new(".");
     assert!(case.put(&trace, &["--no-fsync"]).status.success());
     let log = case.log().concat();
-    assert!(case.check("--no-fsync", false) && log.contains("renameat(") && !log.contains("sync("));
+    assert!(
+        case.check("--no-fsync", false) && log.contains("renameat2(") && !log.contains("sync(")
+    );
 }

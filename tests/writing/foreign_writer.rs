@@ -16,7 +16,7 @@ const CHUNK: usize = 100;
 const CHUNKS: usize = 12;
 
 /// zarr-python in a process of its own.
-struct Foreign {
+pub struct Foreign {
     child: Child,
     told: Option<ChildStdin>,
     said: BufReader<ChildStdout>,
@@ -25,7 +25,7 @@ struct Foreign {
 impl Foreign {
     /// Starts zarr-python. Returns `None`, and announces that the test is skipped, if it is not
     /// installed.
-    fn start(array: &Path, locks: Option<&Path>) -> Option<Foreign> {
+    pub fn start(array: &Path, locks: Option<&Path>) -> Option<Foreign> {
         let python = env_path("ZARRFS_TEST_PYTHON")?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/foreign.py");
         let mut command = with_timeout(120, python);
@@ -45,7 +45,7 @@ impl Foreign {
     }
 
     /// Sends a command and returns the answer.
-    fn ask(&mut self, command: &str) -> String {
+    pub fn ask(&mut self, command: &str) -> String {
         writeln!(self.told.as_ref().unwrap(), "{command}").unwrap();
         let mut line = String::new();
         self.said.read_line(&mut line).unwrap();

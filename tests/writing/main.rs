@@ -15,6 +15,7 @@ mod python_writers;
 mod replaced_arrays;
 mod resizing;
 mod rewritten;
+mod several_mounts;
 mod shards;
 mod shared_pages;
 mod sparse_files;

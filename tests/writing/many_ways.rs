@@ -10,6 +10,7 @@ use crate::support::daemon::Daemon;
 use crate::support::shared_map::SharedMap;
 use crate::support::{announce, env_number, memory_directory, open_for_writing, random};
 use serde_json::json;
+use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -72,7 +73,8 @@ fn write_pages(
     last
 }
 
-fn write_concurrently(options: &[&str]) {
+/// Writes through `mounts` mounts of the array. Each way has one of them.
+fn write_concurrently(options: &[&str], mounts: usize) {
     let operations = env_number("ZARRFS_WAYS_OPERATIONS", 1500);
     let seed = env_number("ZARRFS_SEED", 1);
     let store = memory_directory();
@@ -83,13 +85,16 @@ fn write_concurrently(options: &[&str]) {
         &[PAGES * PAGE],
         zlib,
     );
-    let daemon = Daemon::start(&array.path, options);
-    let mount = daemon.path();
+    let daemons: Vec<Daemon> = (0..mounts)
+        .map(|_| Daemon::start(&array.path, options))
+        .collect();
     let reads = options.contains(&"--direct-io");
     let written: Vec<(usize, u8)> = std::thread::scope(|scope| {
-        let mount = &mount;
         let ways: Vec<_> = (0..WAYS)
-            .map(|way| scope.spawn(move || write_pages(mount, way, seed, operations, reads)))
+            .map(|way| {
+                let mount = daemons[way % mounts].path();
+                scope.spawn(move || write_pages(&mount, way, seed, operations, reads))
+            })
             .collect();
         ways.into_iter()
             .flat_map(|way| way.join().unwrap())
@@ -98,38 +103,51 @@ fn write_concurrently(options: &[&str]) {
     for (page, value) in written {
         array.flat[page * PAGE..][..PAGE].fill(value);
     }
+    for daemon in &daemons {
+        // stores what the map has written
+        assert!(fs::read(daemon.path().join(".zarrfs/sync")).is_ok());
+    }
     let deadline = Instant::now() + Duration::from_secs(if reads { 0 } else { 10 });
-    while std::fs::read(mount.join("data.raw")).unwrap() != array.flat {
-        assert!(Instant::now() < deadline, "{options:?}: data.raw");
+    for daemon in daemons {
+        let mount = daemon.path();
+        while fs::read(mount.join("data.raw")).unwrap() != array.flat {
+            assert!(Instant::now() < deadline, "{options:?}: data.raw");
+        }
+        for index in array.grid() {
+            assert!(
+                fs::read(mount.join(TestArray::chunk_name(&index))).unwrap() == array.chunk(&index),
+                "{options:?}: {index:?}"
+            );
+        }
+        assert!(daemon.unmount().success());
     }
-    for index in array.grid() {
-        assert!(
-            std::fs::read(mount.join(TestArray::chunk_name(&index))).unwrap()
-                == array.chunk(&index),
-            "{options:?}: {index:?}"
-        );
-    }
-    assert!(daemon.unmount().success());
     assert!(
         array.stored_flat().unwrap() == array.flat,
         "{options:?}: the store"
     );
     announce(&format!(
-        "{WAYS} ways, {operations} writes each, seed {seed}, {options:?}: all read and stored"
+        "{WAYS} ways, {mounts} mounts, {operations} writes each, seed {seed}, {options:?}: all read and stored"
     ));
 }
 
 #[test]
 fn concurrent_writes_with_a_large_cache_are_all_stored() {
-    write_concurrently(&[]);
+    write_concurrently(&[], 1);
 }
 
 #[test]
 fn concurrent_writes_with_a_small_cache_are_all_stored() {
-    write_concurrently(&["--cache-size", "48K"]);
+    write_concurrently(&["--cache-size", "48K"], 1);
 }
 
 #[test]
 fn concurrent_writes_with_direct_io_are_read_back_and_all_stored() {
-    write_concurrently(&["--direct-io", "--cache-size", "100K"]);
+    write_concurrently(&["--direct-io", "--cache-size", "100K"], 1);
+}
+
+#[test]
+fn concurrent_writes_by_several_mounts_are_read_back_and_all_stored() {
+    for mounts in [2, 3] {
+        write_concurrently(&["--direct-io"], mounts);
+    }
 }

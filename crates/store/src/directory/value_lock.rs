@@ -52,14 +52,18 @@ pub(super) fn file_system_of(file: impl AsFd) -> i64 {
     fstatfs(file).map_or(0, |found| found.f_type as i64 & 0xffff_ffff)
 }
 
+fn reach_on(file_system: i64) -> LockReach {
+    match file_system {
+        FUSE | PLAN_9 | AFS | LUSTRE => LockReach::ThisMachine,
+        magic if SMB.contains(&magic) => LockReach::Nobody,
+        _ => LockReach::All,
+    }
+}
+
 impl DirectoryStore {
     /// Returns which other programs take turns with this one at changing a value.
     pub fn lock_reach(&self) -> LockReach {
-        match self.file_system {
-            FUSE | PLAN_9 | AFS | LUSTRE => LockReach::ThisMachine,
-            magic if SMB.contains(&magic) => LockReach::Nobody,
-            _ => LockReach::All,
-        }
+        reach_on(self.file_system)
     }
 
     /// Waits for the lock of a stored value, and takes it. Returns `None` if there is no value,
@@ -123,5 +127,25 @@ fn wait_for_lock(file: &File, since: Instant) -> bool {
             Err(Errno::INTR) => {}
             Err(_) => return false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_of_network_file_systems_may_not_reach_other_machines() {
+        const EXT4: i64 = 0xef53;
+        let folder = tempfile::tempdir().unwrap();
+        let local = file_system_of(File::open(folder.path()).unwrap());
+        assert_ne!(local, 0);
+        for file_system in [local, EXT4, NFS] {
+            assert_eq!(reach_on(file_system), LockReach::All);
+        }
+        assert_eq!(reach_on(FUSE), LockReach::ThisMachine);
+        assert_eq!(reach_on(SMB[1]), LockReach::Nobody);
+        let proc = file_system_of(File::open("/proc/self/stat").unwrap());
+        assert_eq!(proc, 0x9fa0, "the numbers are those of statfs(2)");
     }
 }

@@ -529,9 +529,9 @@ fn keep_owner_and_mode(file: &File, old: &fs::Stat) {
     let _ = fs::fchmod(file, Mode::from_raw_mode(old.st_mode & 0o777));
 }
 
-/// Sets the modification time of a new file to the nanosecond. The kernel's own is as old as its
-/// last tick, up to 10 ms: within one, a number of an inode that is used again would make two values
-/// of one version.
+/// Sets the modification time of a new file to the nanosecond. The kernel sets that of its last
+/// tick, up to 10 ms ago. Within a tick, an inode number that is used again would give two values
+/// the same version.
 fn set_unique_time(file: &File) {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let omitted = fs::Timespec {
