@@ -160,10 +160,15 @@ async fn futures_join<T>(all: impl Iterator<Item = impl Future<Output = T>>) -> 
 #[test]
 fn a_failing_service_for_credentials_is_no_outage_of_the_store() {
     let first = AtomicBool::new(true);
-    let server = failing_while(Arc::new(move |request| {
-        request.target.ends_with("/token") || first.swap(false, Ordering::SeqCst)
-    }));
-    let (transport, stats) = transport("127.0.0.1", 4, 4);
+    // the pause between two attempts is random, and only an outage of a second counts
+    let server = Server::new(move |request, _| {
+        if request.target.ends_with("/token") || first.swap(false, Ordering::SeqCst) {
+            reply(503, &[("retry-after", "1")], b"")
+        } else {
+            reply(200, &[], b"right")
+        }
+    });
+    let (transport, stats) = transport("127.0.0.1", 30, 1);
     run(async {
         let token = server.url.replace("127.0.0.1", "localhost") + "/token";
         assert!(send(&transport, Method::GET, token).await.is_err());
