@@ -14,7 +14,7 @@ use crate::array::Array;
 use access::{AccessHistory, Pattern, Plan};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
@@ -73,6 +73,22 @@ pub struct PrefetchState {
     has_warned: AtomicBool,
     /// Whether the file is closed. Jobs that wait until then do nothing.
     closed: Arc<AtomicBool>,
+}
+
+/// What queued jobs find out about their reader when they begin.
+#[derive(Clone)]
+struct Demand {
+    closed: Arc<AtomicBool>,
+    /// See [`Plan::left`].
+    left: Arc<AtomicU64>,
+}
+
+impl Demand {
+    /// Returns whether the reader still needs a chunk. One that it has left behind it had to load
+    /// itself.
+    fn includes(&self, chunk: ChunkId) -> bool {
+        !self.closed.load(Ordering::Relaxed) && chunk.0 >= self.left.load(Ordering::Relaxed)
+    }
 }
 
 /// A state that is valid for one array. An open file may later show another array, with other
@@ -172,7 +188,11 @@ impl Prefetcher {
                 if once {
                     self.drop_behind(array, offset, plan);
                 }
-                self.prefetch_sets(array, offset, offset + len, plan, &state.closed);
+                let demand = Demand {
+                    closed: state.closed.clone(),
+                    left: plan.left.clone(),
+                };
+                self.prefetch_sets(array, offset, offset + len, plan, &demand);
             }
             Pattern::Strided(step) => {
                 self.prefetch_steps(array, offset, len, step, plan, &state.closed)
@@ -187,7 +207,7 @@ impl Prefetcher {
         from: u64,
         end: u64,
         plan: &mut Plan,
-        closed: &Arc<AtomicBool>,
+        demand: &Demand,
     ) {
         let grid = array.grid();
         let size = grid.max_chunk_size().max(1) as u64;
@@ -205,12 +225,12 @@ impl Prefetcher {
             .ahead_of(array, (set.end - set.start).saturating_mul(size))
             .min(plan.limit);
         let goal = (base + ahead / size).min(count);
-        if plan.ahead < set.end && !self.prefetch_this_set(array, from, &set, plan, closed) {
+        if plan.ahead < set.end && !self.prefetch_this_set(array, from, &set, plan, demand) {
             return;
         }
         let from = plan.ahead.max(set.start);
         if goal > from && ((goal - from) * size >= self.job(array) || goal == count) {
-            self.load(array, from..goal, closed);
+            self.load(array, from..goal, demand);
             plan.ahead = goal;
         }
     }
@@ -241,7 +261,7 @@ impl Prefetcher {
         from: u64,
         set: &Range<u64>,
         plan: &mut Plan,
-        closed: &Arc<AtomicBool>,
+        demand: &Demand,
     ) -> bool {
         let len = set.end - set.start;
         let here = array
@@ -257,11 +277,11 @@ impl Prefetcher {
             .max(done);
         let from = first + done;
         let to = first + goal;
-        self.load(array, from.min(set.end)..to.min(set.end), closed);
+        self.load(array, from.min(set.end)..to.min(set.end), demand);
         self.load(
             array,
             from.max(set.end) - len..to.max(set.end) - len,
-            closed,
+            demand,
         );
         plan.set = Some((set.start, first, goal));
         let is_whole = goal >= len;
@@ -300,9 +320,9 @@ impl Prefetcher {
         }
     }
 
-    fn load(&self, array: &Arc<Array>, chunks: Range<u64>, closed: &Arc<AtomicBool>) {
+    fn load(&self, array: &Arc<Array>, chunks: Range<u64>, demand: &Demand) {
         if array.has_neighbors() {
-            return self.load_neighbors(array, chunks, closed);
+            return self.load_neighbors(array, chunks, demand);
         }
         let per_job = (self.job(array) / array.grid().max_chunk_size().max(1) as u64).max(1);
         let mut start = chunks.start;
@@ -311,12 +331,10 @@ impl Prefetcher {
             start = job.end;
             let cache = self.cache.clone();
             let of = array.clone();
-            let closed = closed.clone();
+            let demand = demand.clone();
             self.run(array, move || {
-                for chunk in job {
-                    if closed.load(Ordering::Relaxed)
-                        || !cache.prefetch(&of, ChunkId(chunk), ChunkPart::Whole)
-                    {
+                for chunk in job.map(ChunkId) {
+                    if demand.includes(chunk) && !cache.prefetch(&of, chunk, ChunkPart::Whole) {
                         return;
                     }
                 }
@@ -325,7 +343,7 @@ impl Prefetcher {
     }
 
     /// Queues jobs that load the chunks of each object.
-    fn load_neighbors(&self, array: &Arc<Array>, chunks: Range<u64>, closed: &Arc<AtomicBool>) {
+    fn load_neighbors(&self, array: &Arc<Array>, chunks: Range<u64>, demand: &Demand) {
         let mut objects: Vec<Vec<ChunkId>> = Vec::new();
         let mut places = HashMap::new();
         for chunk in chunks.map(ChunkId) {
@@ -340,21 +358,22 @@ impl Prefetcher {
         for job in objects.iter().flat_map(|chunks| chunks.chunks(per_job)) {
             let cache = self.cache.clone();
             let of = array.clone();
-            let closed = closed.clone();
-            let job = job.to_vec();
+            let demand = demand.clone();
+            let mut job = job.to_vec();
             let pool = self.pool.clone();
             // this job may read an index; each request for chunks is a job of its own
             self.pool.run_early(move || {
-                if closed.load(Ordering::Relaxed) {
+                job.retain(|chunk| demand.includes(*chunk));
+                if job.is_empty() {
                     return;
                 }
                 let (groups, single) = cache.lacking(&of, &job);
                 for group in groups {
                     let cache = cache.clone();
                     let of = of.clone();
-                    let closed = closed.clone();
+                    let demand = demand.clone();
                     pool.run_weighing(weight_of(&of, group.chunks.len()), move || {
-                        if !closed.load(Ordering::Relaxed) {
+                        if group.chunks.iter().any(|chunk| demand.includes(*chunk)) {
                             cache.prefetch_neighbors(&of, &group);
                         }
                     });
@@ -362,9 +381,9 @@ impl Prefetcher {
                 for chunk in single {
                     let cache = cache.clone();
                     let of = of.clone();
-                    let closed = closed.clone();
+                    let demand = demand.clone();
                     pool.run_weighing(weight_of(&of, 1), move || {
-                        if !closed.load(Ordering::Relaxed) {
+                        if demand.includes(chunk) {
                             cache.prefetch(&of, chunk, ChunkPart::Whole);
                         }
                     });
@@ -403,6 +422,7 @@ impl Prefetcher {
             .chunks
             .start;
         let before = plan.dropped.replace(done).unwrap_or(done);
+        plan.left.store(done, Ordering::Relaxed);
         self.cache.drop_items(
             array,
             (before..done).map(|chunk| CachedItem::Chunk(ChunkId(chunk))),
@@ -499,3 +519,6 @@ fn weight_of(array: &Array, chunks: usize) -> usize {
         0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,9 @@
 //! Finds out how a file is read: sequentially, in equal steps, or at random. This module sees
 //! offsets and lengths alone.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 /// Maximum number of readers of one open file that are distinguished: threads that share a
 /// descriptor, each at its own offset. One more may have no pattern yet.
 const MAX_READERS: usize = 8;
@@ -80,6 +83,8 @@ pub struct Plan {
     pub ahead: u64,
     /// Sequential: chunks below this number were dropped.
     pub dropped: Option<u64>,
+    /// The same number, for jobs that begin late.
+    pub left: Arc<AtomicU64>,
 }
 
 impl Reader {
