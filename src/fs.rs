@@ -244,7 +244,11 @@ impl Fs {
             Node::Value(key) => self.settle_object(key),
             _ => {}
         }
-        let attributes = self.sized(&node, self.tree.attributes(&node)?)?;
+        let attributes = match self.tree.attributes(&node) {
+            // the name may show another file meanwhile, or none
+            Err(e) if e.errno() == libc::ESTALE => self.unlinked_file(inode).ok_or(e)?.1,
+            attributes => self.sized(&node, attributes?)?,
+        };
         Ok(Attributes {
             inode,
             ..attributes

@@ -135,7 +135,8 @@ pub trait OpenFile: Send + Sync {
         None
     }
 
-    /// Returns the attributes of a file without a name, if its content outlives the name.
+    /// Returns the attributes of a file without a name, if its content outlives the name. A header
+    /// has none while it cannot be made.
     fn unlinked_attributes(&self, _fs: &Fs) -> Option<Attributes> {
         None
     }

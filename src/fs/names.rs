@@ -87,7 +87,7 @@ impl Fs {
     }
 
     /// Returns an open file with this inode number that has lost its name, and its attributes.
-    fn unlinked_file(&self, inode: u64) -> Option<(Arc<dyn OpenFile>, Attributes)> {
+    pub(super) fn unlinked_file(&self, inode: u64) -> Option<(Arc<dyn OpenFile>, Attributes)> {
         let files = self.files.matching(|file| file.inode() == inode);
         files.into_iter().find_map(|file| {
             file.unlinked_attributes(self)
@@ -147,10 +147,16 @@ impl Fs {
                 };
                 let inode = self.tree.remember(Node::Value(key));
                 let new = PlainFile::open(inode, Some(file));
-                let attributes = self
-                    .attributes(inode)
-                    .inspect_err(|_| self.tree.forget(inode, 1))?;
-                Ok((attributes, new))
+                // not those of the name, which another file may take at any time
+                let attributes = new.file.unlinked_attributes(self).ok_or_else(Error::stale);
+                let attributes = attributes.inspect_err(|_| self.tree.forget(inode, 1))?;
+                Ok((
+                    Attributes {
+                        inode,
+                        ..attributes
+                    },
+                    new,
+                ))
             }
         }
     }
@@ -569,7 +575,12 @@ impl Change<'_> {
             Ok(node) => match self.drafts.get(&node.path()) {
                 Some(draft) => draft.set_len(size)?,
                 None => {
-                    let file = self.open_to_write(inode, &node)?.file;
+                    let file = match self.open_to_write(inode, &node) {
+                        Err(e) if e.errno() == libc::ESTALE => {
+                            self.unlinked_file(inode).ok_or(e)?.0
+                        }
+                        new => new?.file,
+                    };
                     file.set_len(size)?;
                     file.flush(self)?;
                 }

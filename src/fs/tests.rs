@@ -1,3 +1,4 @@
+mod changing_sources;
 mod composites;
 mod faults;
 mod latency;

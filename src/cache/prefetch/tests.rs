@@ -17,12 +17,12 @@ fn a_late_prefetch_loads_no_chunk_that_its_reader_has_left() {
             .below
             .insert(&chunk.to_string(), vec![7; CHUNK as usize]);
     }
-    let document = br#"{"zarr_format":2,"shape":[1048576],"chunks":[65536],"dtype":"|u1","compressor":null,
+    let document =
+        br#"{"zarr_format":2,"shape":[1048576],"chunks":[65536],"dtype":"|u1","compressor":null,
         "fill_value":0,"order":"C","filters":null}"#;
     let metadata = ArrayMetadata::parse(document).unwrap();
     let stats = Arc::new(Stats::default());
-    let array =
-        Arc::new(Array::new(Key::root(), metadata, store.clone(), stats.clone()).unwrap());
+    let array = Arc::new(Array::new(Key::root(), metadata, store.clone(), stats.clone()).unwrap());
     let cache = Arc::new(Cache::new(1 << 20, stats));
     let spill = SpillOptions {
         directory: std::env::temp_dir(),
@@ -35,7 +35,7 @@ fn a_late_prefetch_loads_no_chunk_that_its_reader_has_left() {
     let (end, ended) = channel::<()>();
     prefetcher
         .pool
-        .run_weighing(usize::MAX, move || drop(ended.recv()));
+        .run_weighing(usize::MAX, move || _ = ended.recv());
     for chunk in 0..CHUNKS {
         prefetcher.record_access(&state, &array, chunk * CHUNK, CHUNK, true);
         cache.get(&array, ChunkId(chunk), ChunkPart::Whole).unwrap();

@@ -16,7 +16,7 @@ use super::items::{another_array, shown_items};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
 use crate::export::{self, Composite, FilePart, FileSlice, GroupFormat, ItemForm, PartContent};
-use crate::fs::tree::{Node, ViewedFile};
+use crate::fs::tree::{Attributes, Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
@@ -596,6 +596,10 @@ impl OpenFile for CompositeFile {
 
     fn write_record(&self) -> Option<&WriteRecord> {
         Some(&self.record)
+    }
+
+    fn unlinked_attributes(&self, fs: &Fs) -> Option<Attributes> {
+        fs.tree.header_attributes(&self.node, &self.file).ok()
     }
 
     fn as_composite(&self) -> Option<&CompositeFile> {

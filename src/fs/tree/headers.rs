@@ -70,6 +70,8 @@ const TICK: Duration = Duration::from_millis(20);
 struct KnownDescription {
     made: Instant,
     described: Arc<Described>,
+    /// The writes and stores of its coordinates at that time.
+    changes: Vec<[u64; 2]>,
     files: Vec<(Format, Arc<Composite>)>,
 }
 
@@ -229,11 +231,22 @@ impl Tree {
     }
 
     /// Returns the current content of a header or container.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if the format cannot describe the array any more: then the file is not shown.
     pub fn composite(&self, node: &Node) -> Result<Arc<Composite>> {
         self.composite_not_older(node, Duration::ZERO)
     }
 
     fn composite_not_older(&self, node: &Node, age: Duration) -> Result<Arc<Composite>> {
+        self.made_composite(node, age).map_err(|e| match e.kind() {
+            Kind::Unsupported => Error::new(Kind::System(libc::ESTALE), e.message()),
+            _ => e,
+        })
+    }
+
+    fn made_composite(&self, node: &Node, age: Duration) -> Result<Arc<Composite>> {
         match node {
             Node::Header(key, format) => {
                 let array = self.array(key)?;
@@ -257,10 +270,12 @@ impl Tree {
         if let Some(known) = lock(&self.known_headers.described).get(array.key())
             && known.made.elapsed() < age
             && *known.described.stored == *array.metadata()
+            && known.changes == self.changes_of(&known.described.sources)
         {
             return Ok(known.described.clone());
         }
         let described = Arc::new(export::describe(&self.hierarchy, &self.cache, array)?);
+        let changes = self.changes_of(&described.sources);
         let made = Instant::now();
         let mut all = lock(&self.known_headers.described);
         if let Some(known) = all
@@ -268,6 +283,7 @@ impl Tree {
             .filter(|known| known.described == described)
         {
             known.made = made;
+            known.changes = changes;
             return Ok(known.described.clone());
         }
         all.put(
@@ -275,10 +291,22 @@ impl Tree {
             KnownDescription {
                 made,
                 described: described.clone(),
+                changes,
                 files: Vec::new(),
             },
         );
         Ok(described)
+    }
+
+    /// Returns the numbers of writes and stores of the arrays among `sources` through this mount.
+    /// What a program has written it sees at once: it would not find a header that it then creates.
+    fn changes_of(&self, sources: &[Key]) -> Vec<[u64; 2]> {
+        let arrays = sources
+            .iter()
+            .filter_map(|key| self.hierarchy.cached_array(key));
+        arrays
+            .map(|array| [array.freshness().writes(), array.freshness().stores()])
+            .collect()
     }
 
     /// Returns the file of a format, which is made once as long as the description stays the same.
@@ -402,7 +430,7 @@ impl Tree {
     /// Returns the attributes of a header or container. Its modification time is that of the array.
     /// Its stored size excludes the array's bytes, because `du` would count them twice.
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
-        let (file, modified, permissions) = match node {
+        match node {
             Node::Dataset(key, format) => match self.dataset(key, *format, KEPT) {
                 // a listing must not fail: the file shows as empty, and opening it reports the
                 // error
@@ -410,35 +438,56 @@ impl Tree {
                     let modified = self
                         .attributes_of_found(&Node::Directory(key.clone()))?
                         .modified;
-                    return Ok(self.made(node, 0, 0, modified, Some(Permissions::OWNER_ONLY)));
+                    Ok(self.made(node, 0, 0, modified, Some(Permissions::OWNER_ONLY)))
                 }
                 dataset => {
                     let Dataset { file, sources, .. } = dataset?;
-                    (file, sources.modified, sources.permissions)
+                    Ok(self.made_of(node, &file, sources.modified, sources.permissions))
                 }
             },
-            Node::Header(key, _) | Node::ViewFile(key, ..) => {
-                let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
-                let modified = modified.max(self.view_modified(node)?);
-                let file = self.composite_not_older(node, KEPT)?;
-                let permissions = self.of_sources(&file.sources)?.permissions;
-                (file, modified, permissions)
+            Node::Header(..) | Node::ViewFile(..) => {
+                self.header_attributes(node, &*self.composite_not_older(node, KEPT)?)
             }
-            _ => return Err(Error::stale()),
+            _ => Err(Error::stale()),
+        }
+    }
+
+    /// Returns the attributes of a header or of a file of a view with this content.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE for other nodes, and if the array is gone.
+    pub fn header_attributes(&self, node: &Node, file: &Composite) -> Result<Attributes> {
+        let (Node::Header(key, _) | Node::ViewFile(key, ..)) = node else {
+            return Err(Error::stale());
         };
+        let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
+        let modified = modified.max(self.view_modified(node)?);
+        let permissions = self.of_sources(&file.sources)?.permissions;
+        Ok(self.made_of(node, file, modified, permissions))
+    }
+
+    /// Builds the attributes of a header or container.
+    fn made_of(
+        &self,
+        node: &Node,
+        file: &Composite,
+        modified: SystemTime,
+        permissions: Option<Permissions>,
+    ) -> Attributes {
         let own: u64 = file
             .parts()
             .iter()
             .filter(|p| p.content.is_own())
             .map(|p| p.len)
             .sum();
-        Ok(self.made(
+        self.made(
             node,
             file.size(),
             own.div_ceil(512).max(1),
             modified,
             permissions,
-        ))
+        )
     }
 }
 
