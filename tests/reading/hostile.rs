@@ -19,7 +19,7 @@ use zarrfs_base::json::{self, Value};
 use zarrfs_store::Key;
 
 /// Maximum time for one store, from mount to unmount. A store that takes longer makes zarrfs hang.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(800);
 
 /// Memory in bytes by which a daemon may grow after the mount: the cache bound and 64 MiB.
 const MEMORY: u64 = (32 + 64) << 20;

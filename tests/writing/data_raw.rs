@@ -339,14 +339,9 @@ fn writes_through_maps_are_stored() {
         map.write(20_000, &bytes);
         array.flat[20_000..30_000].copy_from_slice(&bytes);
         drop((map, file));
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while array.decoded(&[1, 0, 0]).unwrap()[..] != chunk_of(&array, &[1, 0, 0])[..] {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "the release has not come"
-            );
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        wait_for("the release", || {
+            array.decoded(&[1, 0, 0]).unwrap()[..] == chunk_of(&array, &[1, 0, 0])[..]
+        });
         drop(mount);
         assert_stored(&array, "after unmounting");
     }
@@ -398,25 +393,15 @@ fn unmounting_and_signals_store_all_writes() {
                 // SAFETY: kill(2) only sends a signal, to the daemon of this test.
                 unsafe { libc::kill(pid as i32, libc::SIGTERM) };
                 // the signal stores the writes even while the file is open
-                let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-                while array.decoded(&[3]).unwrap()[..83] != [7; 83] {
-                    assert!(
-                        std::time::Instant::now() < deadline,
-                        "{how}: it is not stored"
-                    );
-                    std::thread::sleep(std::time::Duration::from_millis(20));
-                }
+                wait_for("the writes to be stored", || {
+                    array.decoded(&[3]).unwrap()[..83] == [7; 83]
+                });
                 drop(file);
             }
         }
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while how != "umount" && Path::new(&format!("/proc/{pid}")).exists() {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "{how}: the daemon has not ended"
-            );
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        wait_for("the end of the daemon", || {
+            how == "umount" || !Path::new(&format!("/proc/{pid}")).exists()
+        });
         assert_stored(&array, how);
         if how != "umount" {
             mount.assume_unmounted();

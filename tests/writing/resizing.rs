@@ -4,7 +4,7 @@
 //! A new mount and zarr-python read the results.
 
 use crate::support::array::{TestArray, pattern};
-use crate::support::{self, Mount, env_path, run_python};
+use crate::support::{self, Mount, env_path, run_python, wait_for};
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -98,10 +98,9 @@ fn a_partial_last_row_is_padded_at_close() {
     flat.extend([9; 10]);
     flat.extend_from_slice(&fill(1)[10..]);
     // the release of the file comes a moment after the close
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while fs::metadata(&path).unwrap().len() != 8 * ROW as u64 {
-        assert!(std::time::Instant::now() < deadline, "it is not padded");
-    }
+    wait_for("the last row to be padded", || {
+        fs::metadata(&path).unwrap().len() == 8 * ROW as u64
+    });
     // a write past the end fills the gap with the fill value
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[8; ROW], 20 * ROW as u64).unwrap();

@@ -145,6 +145,7 @@ fn a_forward_reader_requests_each_chunk_once_and_many_concurrently() {
     for compressor in [PLAIN, ZLIB, BLOSC] {
         let case = case(&[16 * M], &[64 * K], compressor, 64 << 20);
         let handle = case.open().handle;
+        case.store.gather(48);
         let requests = case.requests(|| case.read_all(handle, 16 * M));
         let [gets, ranges, stats] = requests;
         assert!(
@@ -164,6 +165,7 @@ fn a_forward_reader_requests_each_chunk_once_and_many_concurrently() {
 fn sets_of_chunks_are_prefetched() {
     let case = case(&[64, 512, 512], &[8, 128, 128], ZLIB, 64 << 20);
     let handle = case.open().handle;
+    case.store.gather(32);
     assert_eq!(
         case.requests(|| case.read_all(handle, 16 * M)),
         [case.chunks as usize, 0, 0]
@@ -252,7 +254,7 @@ fn a_large_uncompressed_chunk_is_read_in_ranges() {
 fn random_readers_do_not_wait_for_each_other() {
     let case = case(&[64 * M], &[64 * K], ZLIB, 64 << 20);
     let handle = case.open().handle;
-    case.store.max_in_flight.store(0, Ordering::SeqCst);
+    case.store.gather(4);
     std::thread::scope(|scope| {
         for job in 0..16 {
             let case = &case;
@@ -270,7 +272,7 @@ fn random_readers_do_not_wait_for_each_other() {
 fn chunks_of_one_read_are_requested_concurrently() {
     let case = case(&[32, 64 * K], &[32, K], ZLIB, 64 << 20);
     let handle = case.open().handle;
-    case.store.max_in_flight.store(0, Ordering::SeqCst);
+    case.store.gather(16);
     assert_eq!(
         case.requests(|| case.read(handle, 5 * 64 * K, 64 * K)),
         [64, 0, 0]

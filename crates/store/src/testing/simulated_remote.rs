@@ -3,8 +3,13 @@
 use crate::{Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, Version, delegate_store};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use zarrfs_base::error::Result;
+use zarrfs_base::memory::lock;
+
+/// Maximum time that a request waits for others, so that a program that sends fewer fails its test.
+const GATHER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A store in memory that answers like a remote one.
 pub struct SimulatedRemote {
@@ -23,6 +28,9 @@ pub struct SimulatedRemote {
     in_flight: AtomicUsize,
     /// Maximum number of requests that were in flight at the same time.
     pub max_in_flight: AtomicUsize,
+    /// Protects the number of requests that must be in flight before one is answered.
+    gathered: Mutex<usize>,
+    has_gathered: Condvar,
 }
 
 impl SimulatedRemote {
@@ -39,7 +47,16 @@ impl SimulatedRemote {
             puts: zero(),
             in_flight: zero(),
             max_in_flight: zero(),
+            gathered: Mutex::new(0),
+            has_gathered: Condvar::new(),
         }
+    }
+
+    /// Answers no request before `count` are in flight at the same time, however busy the machine
+    /// is, and counts them anew.
+    pub fn gather(&self, count: usize) {
+        *lock(&self.gathered) = count;
+        self.max_in_flight.store(0, Ordering::SeqCst);
     }
 
     /// Returns the number of requests so far: whole values, parts, `stat`.
@@ -49,10 +66,21 @@ impl SimulatedRemote {
 
     fn request<T>(&self, count: &AtomicUsize, send: impl FnOnce(&MemoryStore) -> T) -> T {
         count.fetch_add(1, Ordering::SeqCst);
+        let gathered = lock(&self.gathered);
         self.max_in_flight.fetch_max(
             self.in_flight.fetch_add(1, Ordering::SeqCst) + 1,
             Ordering::SeqCst,
         );
+        self.has_gathered.notify_all();
+        let is_short = |count: &mut usize| self.max_in_flight.load(Ordering::SeqCst) < *count;
+        let waited = self
+            .has_gathered
+            .wait_timeout_while(gathered, GATHER_LIMIT, is_short);
+        let (mut gathered, limit) = waited.unwrap_or_else(PoisonError::into_inner);
+        if limit.timed_out() {
+            *gathered = 0;
+        }
+        drop(gathered);
         std::thread::sleep(self.latency);
         let answer = send(&self.below);
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
