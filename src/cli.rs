@@ -65,6 +65,7 @@ use std::time::Duration;
 use stdio::print;
 use zarrfs_base::error::{Error, Kind};
 use zarrfs_base::memory;
+use zarrfs_base::signals;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::V1Order;
 use zarrfs_store::{DirectoryStore, Hint, IceRef, Key, LockFiles, Store};
@@ -341,6 +342,7 @@ fn words<T: Copy + Send + Sync>(
 
 /// Runs the command line of a process that was started with the `inherited` descriptors.
 pub fn main(inherited: Inherited) -> process::ExitCode {
+    signals::disregard_meaningless();
     if let Some(code) = run_child(sandbox::serve) {
         return code;
     }

@@ -23,7 +23,7 @@ use crate::fuse::{
     names_connection, serve,
 };
 use clap::{Args, FromArgMatches};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
 use signal_hook::iterator::Signals;
 use std::ffi::{OsString, c_int};
 use std::fs::File;
@@ -38,6 +38,7 @@ use std::time::Duration;
 use zarrfs_base::error::Error;
 use zarrfs_base::memory;
 use zarrfs_base::pool::start_thread;
+use zarrfs_base::signals::ENDING;
 use zarrfs_base::stats::Stats;
 
 /// The environment variable of the background process, which writes [`READY`] to its standard
@@ -402,8 +403,8 @@ pub fn mount(
     let read_only = args.read_only || !hierarchy.store().is_writable();
     // register signals before any thread starts: a signal without its handler would leave the mount
     // or its directory behind
-    let mut signals =
-        Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2]).map_err(Error::from)?;
+    let handled = ENDING.into_iter().chain([SIGUSR1, SIGUSR2, SIGXCPU]);
+    let mut signals = Signals::new(handled).map_err(Error::from)?;
     // dropping this removes the directory, after the mount has ended
     let mut made = MadeDirectories::default();
     if plan.makes_mountpoint {
@@ -736,26 +737,45 @@ fn orders(mut pipe: File) -> impl Iterator<Item = c_int> {
 
 /// Ignores signals that end other mounts: a batch system sends them to each process of a job, and
 /// the command may still write then.
-fn ignore(fs: &Fs, mut signals: Signals) {
+fn ignore(fs: &Arc<Fs>, mut signals: Signals) {
     for signal in signals.forever() {
-        if !changes_log(fs, signal) {
+        if !is_carried_out(fs, signal) {
             log::info!("signal {signal}: ignored, the mount ends with the command");
         }
     }
 }
 
-/// Does what a signal asks of the log: SIGHUP opens the file again, SIGUSR1 and SIGUSR2 change the
-/// level. Returns false for other signals.
-fn changes_log(fs: &Fs, signal: c_int) -> bool {
+/// Does what a signal asks of a mount that goes on: SIGHUP opens the log file again, SIGUSR1 and
+/// SIGUSR2 change the level of the log, SIGXCPU stores everything. Returns false for other signals.
+fn is_carried_out(fs: &Arc<Fs>, signal: c_int) -> bool {
     match signal {
         SIGHUP => logger::reopen(),
         SIGUSR1 | SIGUSR2 => {
             let level = logger::shown(logger::change_level(signal == SIGUSR1));
             fs.set_fact(LOG_LEVEL, level, Audience::Everyone);
         }
+        SIGXCPU => store_before_kill(fs.clone()),
         _ => return false,
     }
     true
+}
+
+/// Stores everything on a thread: the kernel sends SIGXCPU once a second beyond the limit of
+/// processor time, and SIGKILL at the hard limit.
+fn store_before_kill(fs: Arc<Fs>) {
+    static IS_STORING: AtomicBool = AtomicBool::new(false);
+    log::warn!("the limit of processor time is reached (ulimit -t): everything written is stored");
+    if IS_STORING.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let started = start_thread("flush", move || {
+        // a failure is on record, and close or fsync reports it
+        let _ = fs.change().store_all();
+        IS_STORING.store(false, Ordering::Relaxed);
+    });
+    if started.is_err() {
+        IS_STORING.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Ends the mount when signals arrive.
@@ -777,7 +797,7 @@ impl SignalHandler {
         let mut waiting = false;
         let mut unmounted = false;
         for signal in signals {
-            if changes_log(&self.fs, signal) {
+            if is_carried_out(&self.fs, signal) {
                 continue;
             }
             if mountpoint.aborted() {

@@ -20,7 +20,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process, pidfd_open,
     set_parent_process_death_signal, setsid, waitid,
 };
-use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
 use std::ffi::{OsStr, OsString, c_int};
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -31,17 +31,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use zarrfs_base::error::Error;
+use zarrfs_base::signals::{ENDING, is_ignored};
 
 /// The variable of the command's environment with the mountpoint.
 const MOUNTPOINT: &str = "ZARRFS_MOUNT";
 
-/// Signals that are passed on to the command. Others would end this process, or stop it together
-/// with the command.
-const PASSED_ON: [c_int; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM];
-
-/// The signals among [`PASSED_ON`] that end a program by default. After the end of the command,
-/// they end the wait for programs that have files of the mount open.
-const ENDING: [c_int; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+/// Signals that are passed on to the command, beside [`ENDING`].
+const PASSED_ON: [c_int; 3] = [SIGUSR1, SIGUSR2, SIGXCPU];
 
 /// Exit codes of programs that run others, as in env(1).
 const NOT_EXECUTABLE: u8 = 126;
@@ -94,9 +90,6 @@ pub fn run(args: &RunArgs) -> Result<(), CommandFailure> {
             "no COMMAND; write it after --: zarrfs run STORE -- COMMAND",
         ));
     }
-    // a caller that ignores the signal would get no exit code
-    // SAFETY: the call sets the default effect of a signal, and takes numbers alone.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let path = new_mountpoint();
     enter_own_namespace().map_err(|why| CommandFailure::new(ExitCode::NoFuse, why))?;
     let pipes = Pipes::new().map_err(Error::from)?;
@@ -221,7 +214,13 @@ fn start(
     let started = started.and_then(|pid| Ok(ChildProcess::new(pid as i32)?));
     started.map_err(|e| {
         let program = words[0].display();
-        let (code, message) = if e.raw_os_error() == Some(libc::ENOENT) {
+        let is_missing = match e.raw_os_error() {
+            Some(libc::ENOENT) => true,
+            // also the answer if only a directory of PATH can't be searched
+            Some(libc::EACCES) => !is_in_path(&words[0]),
+            _ => false,
+        };
+        let (code, message) = if is_missing {
             (NO_COMMAND, format!("{program}: no such program"))
         } else {
             (NOT_EXECUTABLE, format!("{program}: {}", Error::from(e)))
@@ -230,6 +229,14 @@ fn start(
         failure.code = code;
         failure
     })
+}
+
+/// Returns whether a program is known to exist: it is named by a path, or a directory of PATH that
+/// can be searched has it.
+fn is_in_path(program: &OsStr) -> bool {
+    let is_path = program.as_bytes().contains(&b'/');
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    is_path || std::env::split_paths(&path).any(|above| above.join(program).exists())
 }
 
 /// Has the kernel kill this process when its parent is killed.
@@ -514,12 +521,9 @@ fn block_signals() -> rustix::io::Result<(File, libc::sigset_t)> {
         let mut blocked: libc::sigset_t = std::mem::zeroed();
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
-        for signal in PASSED_ON {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, std::ptr::null(), &mut action);
-            if action.sa_sigaction != libc::SIG_IGN {
-                libc::sigaddset(&mut set, signal);
-            }
+        let passed_on = ENDING.into_iter().chain(PASSED_ON);
+        for signal in passed_on.filter(|signal| !is_ignored(*signal)) {
+            libc::sigaddset(&mut set, signal);
         }
         libc::sigprocmask(libc::SIG_BLOCK, &set, &mut blocked);
         (libc::signalfd(-1, &set, libc::SFD_CLOEXEC), blocked)

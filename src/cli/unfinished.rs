@@ -9,7 +9,7 @@
 use crate::array::hierarchy::OWN;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGXCPU;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use std::fs::DirBuilder;
@@ -19,6 +19,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
+use zarrfs_base::signals::{ENDING, is_ignored};
+
+/// What a shell adds to the number of the signal that ended a program.
+const SIGNALED: i32 = 128;
 
 /// Maximum number of attempts to remove a directory into which other threads still write.
 const REMOVALS: usize = 1000;
@@ -29,8 +33,8 @@ const MAX_NAMES: u32 = 1000;
 
 type Removal = Box<dyn FnMut() + Send>;
 
-/// A guard that removes unfinished output when it is dropped, or when SIGINT, SIGTERM or SIGHUP
-/// ends the process.
+/// A guard that removes unfinished output when it is dropped, or when a signal
+/// that asks for an orderly end ends the process.
 pub struct UnfinishedOutput {
     /// Protects the removal: it runs once, and never while the work is being finished. `None` once
     /// it is finished.
@@ -41,8 +45,9 @@ impl UnfinishedOutput {
     /// Registers `removal`, which is called unless the work is finished.
     pub fn new(removal: impl FnMut() + Send + 'static) -> Result<Self> {
         let removal: Arc<Mutex<Option<Removal>>> = Arc::new(Mutex::new(Some(Box::new(removal))));
-        let ending: Vec<i32> = [SIGINT, SIGTERM, SIGHUP]
+        let ending: Vec<i32> = ENDING
             .into_iter()
+            .chain([SIGXCPU])
             .filter(|signal| !is_ignored(*signal))
             .collect();
         let mut signals = Signals::new(ending)?;
@@ -55,7 +60,9 @@ impl UnfinishedOutput {
                     // once the work is finished, the process is about to end by itself
                     if let Some(mut remove) = removal.take() {
                         remove();
+                        // fails for a signal that it does not know
                         let _ = emulate_default_handler(signal);
+                        std::process::exit(SIGNALED + signal);
                     }
                 }
             })?;
@@ -124,17 +131,6 @@ impl StagedOutput {
         remove_directory(&self.hidden);
         sync_directory(&self.beside)
     }
-}
-
-/// Returns whether the process was started with a signal ignored, as nohup(1) does with SIGHUP.
-fn is_ignored(signal: i32) -> bool {
-    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the call writes to the one struct given, which is as large as it must be, and changes
-    // no action.
-    let known = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } == 0;
-    // SAFETY: all bytes of the struct are initialized, zero where the call wrote nothing; every
-    // field may be zero.
-    known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 /// Creates a hidden directory in `parent` that no other program uses. zarrfs shows its name in no

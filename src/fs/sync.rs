@@ -354,7 +354,8 @@ impl Fs {
 }
 
 /// Returns whether a store that has failed may take the data later: a server that does not answer,
-/// credentials that are renewed, a permission that is granted, or space that is freed meanwhile.
+/// credentials that are renewed, a permission that is granted, space that is freed, or
+/// a limit of the process that is raised meanwhile.
 fn may_pass(e: &Error) -> bool {
     let errors = [
         libc::EIO,
@@ -362,6 +363,9 @@ fn may_pass(e: &Error) -> bool {
         libc::EPERM,
         libc::ENOSPC,
         libc::EDQUOT,
+        libc::EFBIG,
+        libc::EMFILE,
+        libc::ENFILE,
         libc::ENOMEM,
         libc::ETIMEDOUT,
     ];

@@ -25,7 +25,7 @@ use rustix::thread::{
     CapabilitySet, capabilities, clear_ambient_capability_set, configure_capability_in_ambient_set,
     set_capabilities,
 };
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM};
+use signal_hook::consts::{SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU};
 use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -41,6 +41,7 @@ use std::time::Duration;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_base::outside::Answer;
+use zarrfs_base::signals::{self, ENDING};
 use zarrfs_store::{DirectoryCall, DirectoryCalls};
 
 /// The environment variable with the number of the process that the child guards.
@@ -358,14 +359,16 @@ fn guard(daemon: &str, serve: RunService) -> std::io::Result<()> {
     unsafe { std::env::remove_var(GUARDED) };
     // a program that the guard runs must not be able to mount
     let _ = clear_ambient_capability_set();
-    // an operator may send the other signals to all processes of zarrfs: the guard ignores them
-    let mut signals = Signals::new([SIGVTALRM, SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP])?;
+    // an operator may send these to all processes of zarrfs, and a batch system to all of a job
+    signals::disregard(ENDING.into_iter().chain([SIGUSR1, SIGUSR2, SIGXCPU]));
+    let mut signals = Signals::new([SIGVTALRM])?;
     set_parent_process_death_signal(Some(Signal::VTALARM))?;
     let parent = rustix::process::getppid();
     if parent.is_some_and(|parent| parent.as_raw_nonzero().to_string() == daemon) {
         thread::Builder::new().spawn(move || take_requests(serve))?;
         // a daemon one of whose threads hangs stays the parent after it was killed
-        let _ = signals.forever().find(|signal| *signal == SIGVTALRM);
+        // and another process may send the same signal
+        let _ = signals.forever().find(|_| is_ending(daemon));
     }
     abort()
 }
@@ -373,6 +376,17 @@ fn guard(daemon: &str, serve: RunService) -> std::io::Result<()> {
 /// Ends the connection to the kernel, whose control file is the standard output.
 fn abort() -> std::io::Result<()> {
     File::from(rustix::io::dup(rustix::stdio::stdout())?).write_all(b"1")
+}
+
+/// Returns whether a process has begun to end. It has then sent the death signal, or is about to.
+fn is_ending(process: &str) -> bool {
+    /// The flag PF_EXITING of the kernel.
+    const EXITING: u32 = 4;
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // the name in parentheses may hold anything; the flags are the seventh field after it
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
+    let flags = fields.and_then(|fields| fields.split_whitespace().nth(6)?.parse::<u32>().ok());
+    flags.is_none_or(|flags| flags & EXITING != 0)
 }
 
 /// Takes requests until the daemon closes the socket, which is the standard input.

@@ -45,12 +45,12 @@ pub fn landlock_version() -> i32 {
 ///
 /// # Errors
 ///
-/// ETIMEDOUT if a thread does not handle the signal, as one that waits for a disk without an end;
-/// EAGAIN if the user has too many pending signals.
+/// ETIMEDOUT if a thread does not handle the signal, as one that waits for a disk without an end.
 pub fn restrict_all(ruleset: BorrowedFd) -> Result<()> {
     RULESET.store(ruleset.as_raw_fd(), Ordering::SeqCst);
-    // no other part of the program uses the last signal
-    let signal = libc::SIGRTMAX();
+    // no other part of the program uses this signal, which is delivered whatever the limit of pending
+    // ones, and does nothing if it comes late
+    let signal = libc::SIGURG;
     // SAFETY: `restrict_thread` makes system calls and changes atomic numbers, and keeps errno. It
     // allocates and locks nothing.
     let handler = unsafe { signal_hook::low_level::register(signal, restrict_thread) }?;
@@ -110,8 +110,6 @@ fn interrupt(thread: i32, signal: i32) -> Result<()> {
         match errno {
             0 => is_sent = true,
             libc::ESRCH => return Ok(()),
-            // too many pending signals of the user
-            libc::EAGAIN if start.elapsed() < SIGNAL_TIME_LIMIT => {}
             _ => return Err(Error::system(errno).context("a thread can't be restricted")),
         }
         if start.elapsed() > SIGNAL_TIME_LIMIT {

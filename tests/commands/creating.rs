@@ -498,7 +498,13 @@ fn an_interrupted_creation_leaves_nothing_behind() {
     use rustix::process::{Pid, Signal, kill_process};
     use std::os::unix::process::ExitStatusExt;
     for place in PLACES {
-        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        for signal in [
+            Signal::INT,
+            Signal::TERM,
+            Signal::HUP,
+            Signal::QUIT,
+            Signal::XCPU,
+        ] {
             let store = Store::new();
             let before = store.everything();
             let mut child = store.begin(place);

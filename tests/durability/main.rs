@@ -4,6 +4,7 @@ mod crashes;
 mod exercisers;
 mod faults;
 mod hangs;
+mod limits;
 mod mount_races;
 mod power_cuts;
 mod put_crashes;

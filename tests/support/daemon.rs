@@ -32,11 +32,15 @@ pub struct Daemon {
 impl Daemon {
     /// Mounts `store` on a new directory.
     pub fn start(store: &Path, args: &[&str]) -> Daemon {
+        Daemon::with_command(Command::new(ZARRFS), store, args)
+    }
+
+    /// Mounts `store` with the program, or with one that runs it.
+    pub fn with_command(mut command: Command, store: &Path, args: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().unwrap();
         let mountpoint = directory.path().join("mnt");
         std::fs::create_dir(&mountpoint).unwrap();
         let log = File::create(directory.path().join("log")).unwrap();
-        let mut command = Command::new(ZARRFS);
         command
             .args(["mount", "--foreground"])
             .args(args)

@@ -189,6 +189,11 @@ fn bad_command_lines_are_refused_and_leave_nothing() {
         code run sample.zarr -- nothing/here
         code run sample.zarr -- ./file
         code run sample.zarr -- ./empty
+        # as a shell, although a directory of PATH can't be searched
+        mkdir -m 0 closed
+        PATH=$D/closed:$PATH code run sample.zarr -- no-such-program
+        touch unfit
+        PATH=$D/closed:$D:$PATH code run sample.zarr -- unfit
         code run sample.zarr
         code run sample.zarr --
         code run sample.zarr mnt -- true
@@ -209,6 +214,10 @@ fn bad_command_lines_are_refused_and_leave_nothing() {
             "error: ./file: Permission denied",
             "code 126",
             "error: ./empty: Permission denied",
+            "code 126",
+            "error: no-such-program: no such program",
+            "code 127",
+            "error: unfit: Permission denied",
             "code 126",
             "error: no COMMAND; write it after --: zarrfs run STORE -- COMMAND",
             "code 2",
@@ -240,15 +249,17 @@ fn signals_are_passed_on() {
     assert_lines(
         r#"
         cat >job <<'END'
-            trap 'echo usr1' USR1
+            for name in USR1 XCPU PWR VTALRM; do trap "echo $name" $name; done
             trap 'echo term; printf "\003\001" 1<>"$ZARRFS_MOUNT/air_temperature/data.raw"; exit 5' TERM
             : >seen
             while :; do sleep 0.05; done
 END
         $RUN sample.zarr -- sh job >said &
         wait_for '[ -e seen ]'
-        kill -USR1 $!
-        wait_for 'grep -q usr1 said'
+        for name in USR1 XCPU PWR VTALRM; do
+            kill -$name $!
+            wait_for "grep -q $name said"
+        done
         # as a batch system does
         kill -TERM $(pgrep -x zarrfs)
         code wait $!
@@ -256,7 +267,9 @@ END
         two_bytes
         left
         "#,
-        &["code 5", "usr1", "term", "   3   1"],
+        &[
+            "code 5", "USR1", "XCPU", "PWR", "VTALRM", "term", "   3   1",
+        ],
     );
 }
 

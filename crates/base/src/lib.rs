@@ -1,6 +1,6 @@
 //! What every crate of zarrfs needs, and no Zarr: errors, counters and problems, JSON as Python
 //! reads and writes it, an account of memory, huge pages, temporary files for bytes that do not fit
-//! into memory, worker threads, and deflate. The crate knows neither stores nor arrays.
+//! into memory, worker threads, the effects of signals, and deflate. The crate knows neither stores nor arrays.
 
 pub mod deflate;
 pub mod error;
@@ -11,5 +11,6 @@ pub mod outside;
 pub mod pool;
 #[cfg(debug_assertions)]
 pub mod probe;
+pub mod signals;
 pub mod spill_file;
 pub mod stats;

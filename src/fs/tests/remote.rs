@@ -554,22 +554,22 @@ fn a_sync_tries_again_while_the_failure_may_pass() {
         let (_, handle) = m.open("a", FLAT, true).unwrap();
         m.fs.change().write(handle, 0, &[byte; 8]).unwrap();
     };
-    for (byte, errno) in [(5, libc::EACCES), (6, libc::ENOSPC)] {
+    for (byte, errno) in (5..).zip([libc::EACCES, libc::ENOSPC, libc::EFBIG, libc::EMFILE]) {
         write(byte);
         m.requests.plan(PlannedFault::next(Operation::Put, errno));
         m.fs.sync_all().unwrap();
         assert_eq!(m.fs.cache.unstored_total().0, 0);
     }
-    write(7);
+    write(9);
     m.requests
-        .plan(PlannedFault::next(Operation::Put, libc::EFBIG));
+        .plan(PlannedFault::next(Operation::Put, libc::EROFS));
     assert_eq!(
         m.fs.sync_all().unwrap_err().errno(),
-        libc::EFBIG,
+        libc::EROFS,
         "for good"
     );
     // at the end of the process it is lost
     m.requests
-        .plan(PlannedFault::next(Operation::Put, libc::EFBIG));
+        .plan(PlannedFault::next(Operation::Put, libc::EROFS));
     m.fs.sync_at_end().unwrap();
 }

@@ -357,7 +357,7 @@ impl DirectoryStore {
         if let Some(old) = old {
             keep_owner_and_mode(&temporary.file, &old);
         }
-        write(&temporary.file)?;
+        write(&temporary.file).map_err(with_remedy)?;
         set_unique_time(&temporary.file);
         if self.fsync {
             // without this, the name may become durable before the bytes
@@ -501,6 +501,15 @@ impl DirectoryStore {
         self.entry(&path)?
             .ok_or_else(|| Error::not_found("the target of a symbolic link does not exist"))
     }
+}
+
+/// Says what a user can do about a value that is larger than the process may write.
+fn with_remedy(e: Error) -> Error {
+    if e.errno() != libc::EFBIG {
+        return e;
+    }
+    let why = "beyond the size of files that the process or the file system permits; raise ulimit -f, or of a running daemon prlimit --fsize";
+    Error::new(e.kind(), why)
 }
 
 fn regular_file(fd: OwnedFd) -> Result<File> {
