@@ -292,10 +292,10 @@ impl Check<'_> {
 
 /// Returns the kind of finding for an error of examining a chunk.
 fn kind_of_chunk(e: &Error) -> FindingKind {
-    if matches!(e.kind(), Kind::System(_)) {
-        FindingKind::Unreadable
-    } else {
-        FindingKind::Chunk
+    match e.kind() {
+        Kind::System(libc::ENOMEM) => FindingKind::Memory,
+        Kind::System(_) => FindingKind::Unreadable,
+        _ => FindingKind::Chunk,
     }
 }
 

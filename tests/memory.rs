@@ -14,6 +14,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use support::daemon::Daemon;
 use support::faulty_server::FaultyServer;
 use support::{announce, write_file};
@@ -86,6 +87,28 @@ fn memory(proc: &Path, name: &str) -> u64 {
         .find_map(|line| line.strip_prefix(name))
         .unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Runs a command of zarrfs. Returns its standard output and the maximum of its memory in bytes, of
+/// which the last millisecond may lack.
+fn peak_of_command(args: &[&str]) -> (String, u64) {
+    let mut child = Command::new(support::ZARRFS)
+        .args(args)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let status = PathBuf::from(format!("/proc/{}/status", child.id()));
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let now = line.and_then(|size| size.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        peak = now.map_or(peak, |now| peak.max(now << 10));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut said = String::new();
+    child.stdout.unwrap().read_to_string(&mut said).unwrap();
+    (said, peak)
 }
 
 /// Looks up every file in a directory and its extended attributes.
@@ -1118,4 +1141,47 @@ fn documents_take_no_memory_that_is_not_granted() {
     let (peak, _) =
         counting::peak_of(|| ArrayMetadata::parse_v1(v1.to_string().as_bytes(), V1Order::Zarr1));
     assert!(peak < 1 << 20, "v1: {} MiB", peak >> 20);
+}
+
+/// "`check --deep` and `info --map --deep` keep the bound of a daemon", with chunks that decode
+/// beside each other, and with one that `cat` refuses, too, in the same words.
+#[test]
+fn a_deep_check_stays_within_the_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("s");
+    write_file(store.join(".zgroup"), "{\"zarr_format\":2}");
+    for (name, chunk, count) in [("large", 256 << 20, 1), ("many", 8 << 20, 24)] {
+        let codec = support::array::zlib();
+        let made = support::array::TestArray::with_zeros(store.join(name), chunk, count, codec);
+        drop(made);
+    }
+    let path = support::text(&store);
+    let wide = [&CACHE[..], &["--threads", "16"]].concat();
+    let (found, peak) = peak_of_command(&[&["check", "--deep", path][..], &wide].concat());
+    announce(&format!("memory: a deep check: {} MiB", peak >> 20));
+    assert!(peak <= idle() + BOUND + BESIDE, "{} MiB", peak >> 20);
+    let (drawn, peak) = peak_of_command(&[&["info", "--map", "--deep", path][..], &wide].concat());
+    assert!(
+        peak <= idle() + BOUND + BESIDE,
+        "{} MiB: {drawn}",
+        peak >> 20
+    );
+    let large = format!("{path}/large");
+    let refused = support::zarrfs(&[&["cat", &large][..], &CACHE].concat());
+    let (code, said) = support::failure(&refused);
+    let why = said
+        .rsplit_once(": a chunk needs ")
+        .expect("cat refuses it")
+        .1;
+    assert_eq!(code, 1);
+    let findings: Vec<&str> = found
+        .lines()
+        .filter(|line| line.starts_with("error "))
+        .collect();
+    assert!(
+        findings.len() == 1
+            && findings[0].contains("/large")
+            && findings[0].ends_with(&format!("a chunk needs {why}")),
+        "{found} {said}"
+    );
 }

@@ -6,6 +6,7 @@ use crate::array::{Array, ArrayEntry, Scratch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use zarrfs_base::error::{Error, Result};
+use zarrfs_base::memory;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::MAX_CHUNK;
 use zarrfs_store::{EntryKind, Stat};
@@ -15,9 +16,6 @@ const BATCH: usize = 1024;
 
 /// Maximum decoded size of a batch in bytes; bounds the time between progress reports.
 const BATCH_BYTES: usize = 256 << 20;
-
-/// Maximum decoded size of all chunks in memory, in bytes, unless one chunk is larger.
-const IN_MEMORY: usize = 1 << 30;
 
 /// The result of examining a stored chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,16 +114,17 @@ fn sizes(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> 
     examined
 }
 
-/// Decodes chunks, several at a time if they fit into [`IN_MEMORY`] together. The size of a chunk
-/// of objects is known once it is decoded; those that are too large beside others are decoded
-/// alone.
+/// Decodes chunks, several at a time if they fit into the bound of the cache together. The size of
+/// a chunk of objects is known once it is decoded; those that are too large beside others are
+/// decoded alone.
 fn decode(array: &Array, chunks: &[ChunkId], how: CheckOptions) -> Vec<Examined> {
-    let room = (IN_MEMORY / array.chunk_memory().max(1)).max(1);
+    let bound = memory::available_for_chunk().saturating_sub(memory::RESERVE);
+    let room = (bound / array.chunk_memory().max(1)).max(1);
     let threads = array.concurrency(how.threads).min(room).min(chunks.len());
     let next = AtomicUsize::new(0);
     let work = || {
         let mut examined = Vec::new();
-        let mut memory = DecodeMemory::new(IN_MEMORY / threads.max(1));
+        let mut memory = DecodeMemory::new(bound / threads.max(1));
         while !how.is_stopped()
             && let Some(&chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed))
         {

@@ -70,6 +70,9 @@ finding_kinds! {
     Unreadable, Error, "unreadable",
         "The system doesn't let it be looked at.",
         "look at the permissions, and at the disk or the server";
+    Memory, Error, "memory",
+        "A chunk that takes more memory than the check may use.",
+        "";
     Separator, Error, "separator",
         "A chunk under the separator that the array doesn't use: no reader finds it.",
         "correct the separator in the array's document, or rename the chunks";

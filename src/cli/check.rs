@@ -2,7 +2,9 @@
 //! object.
 
 use super::progress::{ProgressLine, bar};
-use super::{CommandFailure, Reading, StoreArgs, StoreLocation, open_store, size, stdio, threads};
+use super::{
+    CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, open_store, size, stdio,
+};
 use crate::check::{CheckOptions, Event, Finding, Severity, Summary, check};
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -11,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zarrfs_base::error::{Error, one_line};
 use zarrfs_base::json::{self, Value, json};
-use zarrfs_base::memory;
 
 /// Arguments of `check`.
 #[derive(Args)]
@@ -31,9 +32,8 @@ pub struct CheckArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Decode on N threads [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     store_args: StoreArgs,
 }
@@ -59,8 +59,7 @@ pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
         reading: Reading::WholeOnce,
         ..args.store_args.clone()
     };
-    // memory for a chunk of the largest size, encoded and decoded
-    memory::set_cache_bound(4 << 30);
+    args.memory.set_bound();
     let hierarchy = open_store(&args.store, &store_args, &Arc::default())?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -73,7 +72,7 @@ pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
     report.begin();
     let how = CheckOptions {
         deep: args.deep,
-        threads: threads(args.threads),
+        threads: args.memory.threads(),
         stop: &stop,
     };
     let summary = check(&hierarchy, how, &mut |event| report.tell(event));

@@ -3,8 +3,8 @@
 use super::map::{ChunkMap, MapArea, Style, legend};
 use super::time::utc;
 use super::{
-    CommandFailure, Reading, StoreArgs, StoreLocation, list_of, open_store, print, size, threads,
-    warn_unlisted,
+    CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, list_of, open_store, print,
+    size, warn_unlisted,
 };
 use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
 use crate::array::{Array, ArrayEntry};
@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use zarrfs_base::error::{Error, Kind, Result, one_line};
 use zarrfs_base::json::{self, Value, json};
-use zarrfs_base::memory;
 use zarrfs_format::grid::Edges;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::{IceHistory, Key, ObjectId, escaped};
@@ -56,6 +55,8 @@ pub struct InfoArgs {
     /// Draw in ASCII, as in a locale without UTF-8
     #[arg(long, requires = "map")]
     ascii: bool,
+    #[command(flatten)]
+    memory: MemoryArgs,
     #[command(flatten)]
     reading: StoreArgs,
 }
@@ -98,8 +99,7 @@ struct StoredTotals {
 
 /// Runs the verb.
 pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
-    // memory for a chunk of the largest size, as in `check`
-    memory::set_cache_bound(4 << 30);
+    args.memory.set_bound();
     let reading = StoreArgs {
         reading: Reading::WholeOnce,
         ..args.reading.clone()
@@ -187,7 +187,7 @@ fn array_row(hierarchy: &Hierarchy, key: &Key, array: &Arc<Array>, args: &InfoAr
         )
     });
     let stored = match &mut map {
-        Some(map) => mapped(array, args.deep, map).map(Some),
+        Some(map) => mapped(array, args, map).map(Some),
         None if args.wide || args.json => stored(array),
         None => Ok(None),
     };
@@ -247,10 +247,10 @@ fn is_utf8() -> bool {
 }
 
 /// Adds the stored chunks of an array to its map.
-fn mapped(array: &Arc<Array>, deep: bool, map: &mut ChunkMap) -> Result<StoredTotals> {
+fn mapped(array: &Arc<Array>, args: &InfoArgs, map: &mut ChunkMap) -> Result<StoredTotals> {
     let options = CheckOptions {
-        deep,
-        threads: threads(None),
+        deep: args.deep,
+        threads: args.memory.threads(),
         stop: &AtomicBool::new(false),
     };
     let mut shards = HashSet::new();

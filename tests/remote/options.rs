@@ -701,6 +701,14 @@ fn what_no_retry_can_mend_is_one_line_at_once() {
     fs::write(&empty, "").unwrap();
     let issuer = issuer.to_str().unwrap();
     let empty = empty.to_str().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let [key, damaged] =
+        [("key", "PRIVATE KEY"), ("damaged", "CERTIFICATE")].map(|(name, what)| {
+            let text = format!("-----BEGIN {what}-----\nAAAA\n-----END {what}-----\n");
+            fs::write(folder.path().join(name), text).unwrap();
+            format!("{place}/{name}")
+        });
+    let (key, damaged) = (key.as_str(), damaged.as_str());
     for (which, file, told) in [
         (
             "issuer",
@@ -720,13 +728,30 @@ fn what_no_retry_can_mend_is_one_line_at_once() {
             "/nothing.pem",
             "SSL_CERT_FILE=/nothing.pem: No such file or directory",
         ),
-        ("right", empty, "empty: it has no certificate"),
+        (
+            "right",
+            empty,
+            "empty: it has no certificate; name PEM certificates",
+        ),
+        ("right", key, "key: it has no certificate"),
+        ("right", damaged, "damaged: its certificates are damaged"),
+        ("right", place, "Is a directory"),
     ] {
         let said = error_of(&url(which), &[], &[("SSL_CERT_FILE", file)]);
         assert!(
             said.contains(told) && !said.contains("attempts"),
             "{which}: {said}"
         );
+    }
+    for (directory, told) in [
+        (
+            "/nothing",
+            "SSL_CERT_DIR=/nothing: No such file or directory",
+        ),
+        ("/proc/self/task", "no file in it has a certificate"),
+    ] {
+        let said = error_of(&url("right"), &[], &[("SSL_CERT_DIR", directory)]);
+        assert!(said.contains(told) && !said.contains("attempts"), "{said}");
     }
     let mut right = with_timeout(50, ZARRFS);
     let said = right

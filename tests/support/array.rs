@@ -82,6 +82,16 @@ impl TestArray {
         made
     }
 
+    /// Creates an array of one dimension with `count` stored chunks of `size` zeros.
+    pub fn with_zeros(path: PathBuf, size: usize, count: usize, more: Value) -> TestArray {
+        let made = TestArray::new(path, &[size * count], &[size], more);
+        let chunk = made.encoded(&[0]);
+        for index in 0..count {
+            replace(&made.file(&[index]), &chunk);
+        }
+        made
+    }
+
     /// Returns the metadata document as it is stored.
     pub fn text(&self) -> String {
         self.document.to_string()

@@ -4,18 +4,18 @@
 use super::request_error::Cause;
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::Url;
-use rustls::{AlertDescription, CertificateError};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{AlertDescription, CertificateError, RootCertStore};
 use std::env;
 use std::error::Error;
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use zarrfs_base::error::is_sandboxed;
 
 /// Variables that name the certificates of trusted issuers.
 pub(super) const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
-
-/// What the first line of a certificate in a file begins with.
-const PEM: &[u8] = b"-----BEGIN ";
 
 /// What the error of hyper-util says if a proxy answers CONNECT with status 407. The type of that
 /// error is private.
@@ -65,38 +65,60 @@ fn proxy_for(url: &Url) -> Option<String> {
     Some(proxy.uri().to_string().trim_end_matches('/').to_string())
 }
 
-/// Returns why `https://` cannot work: a variable names certificates that cannot be read, or the
-/// system has none.
+/// Returns why `https://` cannot work, and what to do: a variable names no certificates that can be
+/// used, or the system has none.
 pub(super) fn lack_of_certificates(is_any_loaded: bool) -> Option<String> {
-    let mut lacking = Vec::new();
-    for name in CERTIFICATES {
-        if let Some(path) = env::var_os(name)
-            && let Some(why) = lack_of(Path::new(&path))
-        {
-            lacking.push(format!("{name}={}: {why}", path.display()));
-        }
-    }
+    let lacking: Vec<String> = CERTIFICATES
+        .iter()
+        .filter_map(|name| lack_of(name, &env::var_os(name)?))
+        .collect();
     if !lacking.is_empty() {
-        Some(lacking.join(", "))
-    } else if is_any_loaded {
+        let lacking = lacking.join(", ");
+        return Some(format!(
+            "{lacking}; name PEM certificates of issuers, or unset the variable"
+        ));
+    }
+    if is_any_loaded {
         None
     } else {
         Some("this system has no certificates of issuers; SSL_CERT_FILE can name some".to_string())
     }
 }
 
-/// Returns why a file has no certificate, or a directory cannot be read.
-fn lack_of(path: &Path) -> Option<String> {
-    if path.is_dir() {
-        return std::fs::read_dir(path)
-            .err()
-            .map(|e| zarrfs_base::error::Error::from(e).to_string());
+/// Returns why the value of a variable in [`CERTIFICATES`] names no certificate that can be used.
+fn lack_of(name: &str, value: &OsStr) -> Option<String> {
+    if name == "SSL_CERT_FILE" {
+        let why = lack_of_file(Path::new(value))?;
+        return Some(format!("{name}={}: {why}", value.display()));
     }
-    match std::fs::read(path) {
-        Ok(text) if text.windows(PEM.len()).any(|part| part == PEM) => None,
-        Ok(_) => Some("it has no certificate".to_string()),
-        Err(e) => Some(zarrfs_base::error::Error::from(e).to_string()),
+    let mut why = None;
+    for directory in env::split_paths(value) {
+        match std::fs::read_dir(&directory) {
+            Ok(mut files) => {
+                if files.any(|file| file.is_ok_and(|file| lack_of_file(&file.path()).is_none())) {
+                    return None;
+                }
+            }
+            Err(e) => why = Some(zarrfs_base::error::Error::from(e).to_string()),
+        }
     }
+    let why = why.unwrap_or("no file in it has a certificate".to_string());
+    Some(format!("{name}={}: {why}", value.display()))
+}
+
+/// Returns why a file has no certificate that can be used.
+fn lack_of_file(path: &Path) -> Option<String> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(e) => return Some(zarrfs_base::error::Error::from(e).to_string()),
+    };
+    let mut found = CertificateDer::pem_slice_iter(&text).peekable();
+    if found.peek().is_none() {
+        return Some("it has no certificate".to_string());
+    }
+    let mut issuers = RootCertStore::empty();
+    let is_any_usable = found.any(|one| one.is_ok_and(|one| issuers.add(one).is_ok()));
+    (!is_any_usable).then(|| "its certificates are damaged".to_string())
 }
 
 /// Returns why a TLS connection is impossible, and what to do; `None` if another attempt may
