@@ -72,7 +72,7 @@ finding_kinds! {
         "look at the permissions, and at the disk or the server";
     Memory, Error, "memory",
         "A chunk that takes more memory than the check may use.",
-        "";
+        "it was not examined";
     Separator, Error, "separator",
         "A chunk under the separator that the array doesn't use: no reader finds it.",
         "correct the separator in the array's document, or rename the chunks";

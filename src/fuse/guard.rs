@@ -366,8 +366,8 @@ fn guard(daemon: &str, serve: RunService) -> std::io::Result<()> {
     let parent = rustix::process::getppid();
     if parent.is_some_and(|parent| parent.as_raw_nonzero().to_string() == daemon) {
         thread::Builder::new().spawn(move || take_requests(serve))?;
-        // a daemon one of whose threads hangs stays the parent after it was killed
-        // and another process may send the same signal
+        // a daemon one of whose threads hangs stays the parent after it was killed; another process
+        // may send the same signal
         let _ = signals.forever().find(|_| is_ending(daemon));
     }
     abort()

@@ -48,8 +48,8 @@ pub fn landlock_version() -> i32 {
 /// ETIMEDOUT if a thread does not handle the signal, as one that waits for a disk without an end.
 pub fn restrict_all(ruleset: BorrowedFd) -> Result<()> {
     RULESET.store(ruleset.as_raw_fd(), Ordering::SeqCst);
-    // no other part of the program uses this signal, which is delivered whatever the limit of pending
-    // ones, and does nothing if it comes late
+    // no other part of the program uses this signal. It is delivered whatever the limit of pending
+    // ones, unlike those for real time, and does nothing if it comes late
     let signal = libc::SIGURG;
     // SAFETY: `restrict_thread` makes system calls and changes atomic numbers, and keeps errno. It
     // allocates and locks nothing.
