@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Documents and the maximum number of lines of each.
 const DOCUMENTS: [(&str, usize); 29] = [
     ("README.md", 200),
-    ("ARCHITECTURE.md", 346),
+    ("ARCHITECTURE.md", 345),
     ("CONTRIBUTING.md", 120),
     ("CHANGELOG.md", 250),
     ("SECURITY.md", 60),
