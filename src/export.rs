@@ -16,6 +16,7 @@ mod calendar;
 mod composite;
 mod describe;
 mod described;
+mod edited;
 mod envi;
 mod form;
 mod grads;
@@ -50,12 +51,14 @@ pub use described::{
     AnatomicalDirection, Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo,
     MetadataNumber, Role,
 };
+pub use edited::{EditedArray, MAX_TEXT, MEMORY as EDIT_MEMORY, TextEdits, text_edits};
+use edited::{ElementUse, HeaderSyntax};
 pub use form::{ItemForm, StoredInteger};
 pub use hdf5::sets_flags_alone;
 pub use netcdf::{HeaderEdit, Moved, NetcdfOptions};
 pub use records::FileSlice;
 pub use view::ArrayView;
-pub use vrt::VrtContent;
+pub use vrt::has_place;
 
 /// A format of files that show a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,6 +171,11 @@ struct FormatSpec {
     /// Whether the format can express what attributes and coordinates say of an array that it fits;
     /// `None` if it can always do that, or leaves it out without misleading a reader.
     can_describe: Option<fn(&Described) -> bool>,
+    /// How the text of a description is written.
+    syntax: HeaderSyntax,
+    /// What becomes of elements of the text that a program changes, by their paths; `*` stands for
+    /// any name. The change of any other element is lost, and reported.
+    elements: &'static [(&'static str, ElementUse)],
     /// Builds the file without the flat bytes.
     header: fn(&Described) -> Result<Composite>,
 }
@@ -183,6 +191,8 @@ impl FormatSpec {
         has_all_types: false,
         fits: |_| true,
         can_describe: None,
+        syntax: HeaderSyntax::Plain,
+        elements: &[],
         header: |_| Ok(Composite::default()),
     };
 }

@@ -112,6 +112,32 @@ impl FilePart {
         };
         is_shape && *dtype == metadata.dtype
     }
+
+    /// Returns whether both parts hold the flat bytes of one array from the same offset on, with
+    /// another length of its first dimension.
+    pub fn is_longer_or_shorter(&self, other: &FilePart) -> bool {
+        let values = |part: &FilePart| match &part.content {
+            PartContent::Flat {
+                key,
+                shape,
+                dtype,
+                start,
+                form,
+            } => {
+                let inner = shape.get(1..)?.to_vec();
+                Some((
+                    part.at,
+                    key.clone(),
+                    inner,
+                    dtype.clone(),
+                    *start,
+                    form.clone(),
+                ))
+            }
+            _ => None,
+        };
+        values(self).is_some_and(|own| Some(own) == values(other))
+    }
 }
 
 impl PartContent {

@@ -27,6 +27,7 @@ pub use categories::add_flags;
 use coordinates::Coordinate;
 use coordinates::flat_range;
 pub use coordinates::{check_values, flat, max_chunks, time_unit};
+pub use crs::{for_gdal as system_for_gdal, is_same as is_same_system};
 use georeference::Georeference;
 pub use ngff::ome_attribute;
 #[cfg(test)]
@@ -46,6 +47,9 @@ use zarrfs_store::Key;
 /// The attribute in which xarray, GDAL and NCZarr keep the names of dimensions: xarray's "Zarr
 /// Encoding Specification".
 pub const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
+
+/// The attribute in which GDAL keeps the reference system.
+pub const CRS: &str = "_CRS";
 
 /// Maximum number of groups above an array that are searched for metadata about it.
 const LEVELS: usize = 16;

@@ -4,7 +4,7 @@
 use super::described::Crs;
 use super::raster::{self, Interleave, Raster};
 use super::spelling::{self, FieldLines, float, floats};
-use super::{Described, FormatSpec};
+use super::{Described, FormatSpec, HeaderSyntax};
 use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
@@ -13,6 +13,7 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
     id: "envi",
     readers: Some("ENVI, GDAL, Spectral Python: gdalinfo data.raw"),
     fits,
+    syntax: HeaderSyntax::Fields('='),
     header: |array| Ok(text(array).into()),
     ..FormatSpec::DEFAULT
 };

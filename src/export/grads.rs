@@ -5,11 +5,11 @@
 
 mod times;
 
-use super::FormatSpec;
 use super::calendar::Cycle;
 use super::describe::{attribute_items, is_east, is_north};
 use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber, Role};
 use super::spelling::{self, float};
+use super::{FormatSpec, HeaderSyntax};
 use zarrfs_base::json;
 use zarrfs_format::metadata::ArrayMetadata;
 
@@ -20,6 +20,7 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
     readers: Some("GrADS; CDO: cdo -f nc import_binary data.ctl out.nc"),
     fits,
     can_describe: Some(can_describe),
+    syntax: HeaderSyntax::Statements,
     header: |array| Ok(text(array).into()),
     ..FormatSpec::DEFAULT
 };

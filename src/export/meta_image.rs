@@ -2,7 +2,7 @@
 //! axis comes first. Spacing is positive; a negative step reverses the axis in the matrix.
 
 use super::spelling::{self, FieldLines, floats};
-use super::{Described, FormatSpec};
+use super::{Described, FormatSpec, HeaderSyntax};
 use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
@@ -11,6 +11,7 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
     id: "mhd",
     readers: Some("ITK, VTK, ParaView"),
     fits,
+    syntax: HeaderSyntax::Fields('='),
     header: |array| Ok(text(array).into()),
     ..FormatSpec::DEFAULT
 };

@@ -1,9 +1,9 @@
 //! The detached header of NRRD (<https://teem.sourceforge.net/nrrd/format.html>), which ITK, VTK,
 //! Slicer and teem read. The fastest axis comes first.
 
-use super::FormatSpec;
 use super::described::{AnatomicalDirection, Described, Role};
 use super::spelling::{self, FieldLines, float, list};
+use super::{FormatSpec, HeaderSyntax};
 use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
@@ -12,6 +12,7 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
     id: "nrrd",
     readers: Some("ITK, VTK, ParaView, 3D Slicer, teem: unu minmax data.nhdr"),
     fits,
+    syntax: HeaderSyntax::Fields(':'),
     header: |array| Ok(text(array).into()),
     ..FormatSpec::DEFAULT
 };

@@ -6,15 +6,11 @@ use super::describe::WGS_84;
 use super::described::{Coordinates, Crs, Described};
 use super::raster::{self, Interleave, Raster};
 use super::spelling::{self, float, floats, xml};
-use super::{Composite, FormatSpec};
+use super::{Composite, ElementUse, FormatSpec, HeaderSyntax};
 use std::sync::Arc;
 use zarrfs_base::json;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::Key;
-
-mod edit;
-
-pub use edit::VrtContent;
 
 /// The format.
 pub(super) const FORMAT: FormatSpec = FormatSpec {
@@ -22,6 +18,19 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
     id: "vrt",
     readers: Some("GDAL, QGIS, rasterio: gdalinfo data.vrt"),
     fits,
+    syntax: HeaderSyntax::Xml,
+    elements: &[
+        ("rasterXSize", ElementUse::Layout),
+        ("rasterYSize", ElementUse::Layout),
+        ("VRTRasterBand/dataType", ElementUse::Layout),
+        ("Metadata/*", ElementUse::Attribute),
+        ("SRS", ElementUse::ReferenceSystem),
+        ("SRS/dataAxisToSRSAxisMapping", ElementUse::Spelling),
+        ("Metadata IMAGE_STRUCTURE/*", ElementUse::Spelling),
+        ("VRTRasterBand/blockXSize", ElementUse::Spelling),
+        ("VRTRasterBand/blockYSize", ElementUse::Spelling),
+        ("XML declaration", ElementUse::Spelling),
+    ],
     header: |array| Ok(file(array)),
     ..FormatSpec::DEFAULT
 };
@@ -41,6 +50,12 @@ const MAX_SPAN: u64 = 8 << 20;
 fn fits(metadata: &ArrayMetadata) -> bool {
     data_type(metadata).is_some()
         && Raster::of(metadata).is_some_and(|raster| can_show(&raster, metadata))
+}
+
+/// Returns whether the file states the reference system of the array, if that is known.
+pub fn has_place(array: &Described) -> bool {
+    let raster = Raster::upright(array, |raster| can_show(raster, &array.metadata));
+    raster.is_some_and(|raster| raster.is_map(array))
 }
 
 /// Returns whether GDAL reads such a raster in reasonable time.

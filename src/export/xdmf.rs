@@ -2,9 +2,9 @@
 //! three dimensions form a mesh. A time or fourth dimension before them makes a collection of such
 //! meshes, one for each step. Axes keep the array's order, the slowest first.
 
-use super::FormatSpec;
 use super::described::{Coordinates, Described, DescribedAxis, Role};
 use super::spelling::{self, float, floats, list, xml};
+use super::{FormatSpec, HeaderSyntax};
 use zarrfs_format::metadata::ArrayMetadata;
 
 /// The format.
@@ -13,6 +13,7 @@ pub(super) const FORMAT: FormatSpec = FormatSpec {
     id: "xdmf",
     readers: Some("VTK, ParaView, VisIt"),
     fits,
+    syntax: HeaderSyntax::Xml,
     header: |array| Ok(text(array).into()),
     ..FormatSpec::DEFAULT
 };

@@ -282,13 +282,15 @@ impl Fs {
         let Ok(parent) = self.tree.node(parent) else {
             return false;
         };
-        if !matches!(*parent, Node::Directory(_) | Node::ViewDirectory(..)) {
-            return false;
-        }
-        let Ok(path) = parent.path().child(name) else {
+        let (parent, name) = match *parent {
+            Node::Directory(_) => (parent, name.to_string()),
+            Node::ViewDirectory(..) => self.tree.canonical(parent, name),
+            _ => return false,
+        };
+        let Ok(path) = parent.path().child(&name) else {
             return false;
         };
-        if self.is_missing_to_copy(&parent.path(), name, thread) {
+        if self.is_missing_to_copy(&parent.path(), &name, thread) {
             self.unlinked.add(path.clone(), thread);
         }
         self.unlinked.hides(&path, thread)
@@ -447,11 +449,14 @@ impl Change<'_> {
             .hierarchy()
             .check_not_archived(&parent.path().child(&name)?)?;
         let (attributes, new) = match self.find(&parent, &name)? {
-            Some((node, _)) if exclusive && !self.unlinked.create(&node.path()) => {
-                return Err(Error::system(libc::EEXIST));
+            Some((node, _)) => {
+                // it may be created under another name than the one that is looked up next
+                let was_removed = self.unlinked.create(&node.path());
+                if exclusive && !was_removed {
+                    return Err(Error::system(libc::EEXIST));
+                }
+                return self.open_existing(node, truncate || exclusive);
             }
-            // an exclusive creation is one of a removed file
-            Some((node, _)) => return self.open_existing(node, truncate || exclusive),
             None => self.create_new(self.tree.target(&parent, &name)?, &name, exclusive)?,
         };
         let is_chunk = new.file.as_chunk().is_some();

@@ -7,7 +7,7 @@ use super::write::WriteMode;
 use super::{Change, Fs};
 use crate::array::{Array, Scratch};
 use crate::cache::Wait;
-use crate::export::GroupFormat;
+use crate::export::{GroupFormat, MAX_TEXT};
 use crate::fs::tree::{Attributes, CONTROL, Node, Target, is_partial};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -407,7 +407,7 @@ impl Change<'_> {
         self.with_losses(array.key(), stored)
     }
 
-    /// Writes a file over a container, and stores it. A header without flat bytes stays as it is.
+    /// Writes a file over a header or container, and stores it.
     ///
     /// # Errors
     ///
@@ -416,7 +416,12 @@ impl Change<'_> {
     pub(super) fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
         let (open, _) = self.open_composite(self.tree.inode(to), to, true, false)?;
         if open.is_text() {
-            return Ok(());
+            let text = self.tree.stat(from)?.size.min(MAX_TEXT as u64);
+            open.set_whole_len(0)?;
+            self.in_pieces(from, 0..text, |at, piece| {
+                open.write_all(self, at, piece, WriteMode::internal())
+            })?;
+            return open.flush(self);
         }
         if matches!(to, Node::Dataset(_, GroupFormat::Netcdf)) {
             return open.replace(self, from).map_err(|e| e.context(to.path()));

@@ -1,6 +1,7 @@
 mod changing_sources;
 mod composites;
 mod faults;
+mod headers;
 mod latency;
 pub mod model;
 mod pages_model;

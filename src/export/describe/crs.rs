@@ -4,7 +4,7 @@
 
 use super::super::described::{Coordinates, Crs, CrsKind, DescribedAxis, Role};
 use super::super::units;
-use super::{attributes, nearest_array, projection, role};
+use super::{CRS, attributes, nearest_array, projection, role};
 use crate::array::hierarchy::Hierarchy;
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_store::Key;
@@ -42,7 +42,7 @@ pub fn find(
     let transform = mapping.as_deref().and_then(geotransform);
     let transform = transform.or(stated.transform);
     let of_gdal = attributes
-        .get("_CRS")
+        .get(CRS)
         .and_then(Value::as_object)
         .and_then(of_gdal);
     let is_map = is_map(axes);
@@ -98,6 +98,96 @@ pub fn merged<const N: usize>(forms: [Option<Crs>; N]) -> Option<Crs> {
         unit: known.unit.or(more.unit),
         perspective_height: known.perspective_height.or(more.perspective_height),
     })
+}
+
+/// Returns a reference system as GDAL states it in `_CRS`; `None` if the text names none in a form
+/// that [`of_gdal`] reads.
+pub fn for_gdal(text: &str) -> Option<Value> {
+    let system = of_text(text)?;
+    let named = system
+        .authority
+        .as_deref()
+        .and_then(|name| name.split_once(':'));
+    let (form, value) = match (system.projjson, system.wkt, named) {
+        (Some(_), ..) => ("projjson", json::parse(text.as_bytes()).ok()?),
+        (_, Some(_), _) if text.contains(['[', '(']) => ("wkt", text.into()),
+        (.., Some((authority, code))) => {
+            let url = format!("http://www.opengis.net/def/crs/{authority}/0/{code}");
+            ("url", url.into())
+        }
+        _ => return None,
+    };
+    let stated = [(form.to_string(), value)].into_iter().collect();
+    of_gdal(&stated)?;
+    Some(Value::Object(stated))
+}
+
+/// Parses WKT, PROJJSON, or an authority and a code.
+fn of_text(text: &str) -> Option<Crs> {
+    let stated: Map<String, Value> = [("wkt".to_string(), text.into())].into_iter().collect();
+    if let Some(wkt) = wkt(&stated, "wkt") {
+        return Some(of_wkt(wkt));
+    }
+    match text.split_once(':') {
+        Some((authority, code)) if !text.trim_start().starts_with('{') => of_code(authority, code),
+        _ => of_projjson(&json::parse(text.as_bytes()).ok()?),
+    }
+}
+
+/// Returns whether two texts state the same reference system, as far as that can be told without a
+/// database: by their codes, or else by their names and numbers. GDAL states a system in another
+/// version of WKT than that which it has read.
+pub fn is_same(a: &str, b: &str) -> bool {
+    if a == b {
+        return true;
+    }
+    let (Some(known), Some(other)) = (of_text(a), of_text(b)) else {
+        return false;
+    };
+    if let (Some(known), Some(other)) = (&known.authority, &other.authority) {
+        return known == other;
+    }
+    if let (Some(known), Some(other)) = (&known.wkt, &other.wkt)
+        && parameters(known) != parameters(other)
+    {
+        return false;
+    }
+    match (name(&known), name(&other)) {
+        (Some(known), Some(other)) => known == other,
+        _ => false,
+    }
+}
+
+/// Returns the letters and digits of the name of a system: the first quoted text of WKT.
+fn name(system: &Crs) -> Option<String> {
+    let name = match (&system.wkt, &system.projjson) {
+        (Some(wkt), _) => wkt.split('"').nth(1)?.to_string(),
+        (None, Some(text)) => {
+            let system = json::parse(text.as_bytes()).ok()?;
+            json::text(system.get("name")?)?.to_string()
+        }
+        (None, None) => return None,
+    };
+    let letters = name.chars().filter(|c| c.is_alphanumeric());
+    Some(letters.flat_map(char::to_lowercase).collect())
+}
+
+/// Returns the numbers of the ellipsoid and of the projection in WKT, sorted. Versions of WKT leave
+/// out different zeros.
+fn parameters(wkt: &str) -> Vec<String> {
+    let wkt = wkt.to_ascii_uppercase();
+    let mut numbers = Vec::new();
+    for word in ["PARAMETER[", "SPHEROID[", "ELLIPSOID["] {
+        for object in wkt.split(word).skip(1) {
+            let own = object.split(['[', ']']).next().unwrap_or_default();
+            let found = own
+                .split(',')
+                .filter_map(|part| part.trim().parse::<f64>().ok());
+            numbers.extend(found.filter(|n| *n != 0.0).map(|n| format!("{n:.9e}")));
+        }
+    }
+    numbers.sort();
+    numbers
 }
 
 /// Parses PROJJSON (<https://proj.org/en/stable/specifications/projjson.html>).

@@ -5,6 +5,7 @@
 
 mod early;
 mod edit;
+mod grown;
 mod growth;
 mod held;
 mod items;
@@ -21,7 +22,7 @@ use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
 use early::WholeFile;
-use edit::HeaderDraft;
+use edit::{HeaderDraft, TextDraft};
 use held::HeldWrites;
 use items::{TornItems, read_exact};
 use std::borrow::Cow;
@@ -37,7 +38,7 @@ pub struct CompositeFile {
     /// The file's inode number; 0 if the kernel does not know the file.
     inode: u64,
     writable: bool,
-    record: WriteRecord,
+    record: Arc<WriteRecord>,
     node: Node,
     /// The parts as they were when the file was opened.
     file: Arc<Composite>,
@@ -53,8 +54,8 @@ pub struct CompositeFile {
     /// end of `dataset.nc` comes from a program that moves the arrays to make room for a longer
     /// header (netCDF-C begins at the end), and is refused as a whole.
     short_at_end: bool,
-    /// The beginning of the text written in place of `data.vrt`.
-    text: Mutex<Vec<u8>>,
+    /// The text written in place of a header of text; `None` before the first write.
+    text: Mutex<Option<TextDraft>>,
     /// The header of a group's file with the writes to it; `None` before the first.
     edited: Mutex<Option<HeaderDraft>>,
     /// Writes behind the last record that the header does not count yet, and those that came after
@@ -68,6 +69,8 @@ pub struct CompositeFile {
     refused: AtomicBool,
     /// What a program writes that has truncated or created the file.
     whole: WholeFile,
+    /// The file as which this one continues since its array has another length.
+    next: OnceLock<Box<CompositeFile>>,
 }
 
 /// The open flat bytes of a part.
@@ -154,7 +157,7 @@ impl CompositeFile {
         CompositeFile {
             inode: 0,
             writable: true,
-            record: WriteRecord::default(),
+            record: Arc::default(),
             node,
             count: AtomicU64::new(file.record_count()),
             file,
@@ -167,6 +170,7 @@ impl CompositeFile {
             torn: Mutex::default(),
             refused: AtomicBool::new(false),
             whole: WholeFile::default(),
+            next: OnceLock::new(),
         }
     }
 
@@ -343,8 +347,8 @@ impl CompositeFile {
     /// Writes all of `data`, or less at the end of the file if a write across the end may be short,
     /// and at the end of a long write if whole items alone can be written. Outside the flat bytes,
     /// only attributes in a header can change; a write that changes anything else writes nothing. A
-    /// file without flat bytes accepts everything, so that a directory can be copied over another;
-    /// only attributes in `data.vrt` take effect.
+    /// file without flat bytes accepts everything, so that a directory can be copied over another:
+    /// see `store_text`.
     pub(in crate::fs) fn write_all(
         &self,
         fs: &Change,
@@ -353,8 +357,7 @@ impl CompositeFile {
         mode: WriteMode,
     ) -> Result<usize> {
         if self.is_text() {
-            self.keep_text(offset, data);
-            return Ok(data.len());
+            return self.keep_text(offset, data).map(|()| data.len());
         }
         let data = if self.short_at_end {
             clipped(offset, data, self.size()).unwrap_or(data)
@@ -479,6 +482,14 @@ impl OpenFile for CompositeFile {
         wait: Wait,
         out: &mut Vec<u8>,
     ) -> Result<FoundBytes> {
+        if self.may_continue(fs) {
+            if wait == Wait::Never {
+                return Ok(FoundBytes::MustWait);
+            }
+            if let Some(next) = self.continued(fs)? {
+                return next.read(fs, offset, len, wait, out);
+            }
+        }
         let slices = self.slices(offset, len);
         if wait == Wait::Never {
             slices
@@ -539,6 +550,11 @@ impl OpenFile for CompositeFile {
             return early.write(fs, offset, data, mode);
         }
         if mode.wait == Wait::Allowed {
+            if self.may_continue(fs)
+                && let Some(next) = self.continued(fs)?
+            {
+                return next.write(fs, offset, data, mode);
+            }
             let own = WriteMode {
                 inode: self.inode,
                 ..mode
@@ -558,7 +574,11 @@ impl OpenFile for CompositeFile {
         if self.whole.early().is_some() {
             return self.finish_early(fs);
         }
-        let stored = self.store(fs).and_then(|()| self.check_complete());
+        let next = self.next.get().map_or(Ok(()), |next| next.flush(fs));
+        let stored = self
+            .store(fs)
+            .and_then(|()| self.check_complete())
+            .and(next);
         let written = self.arrays().filter(|_| self.writable);
         let lost = written
             .map(|array| fs.with_losses(array.key(), Ok(())))
@@ -571,6 +591,9 @@ impl OpenFile for CompositeFile {
             early.release(fs);
             return self.end_early(fs);
         }
+        if let Some(next) = self.next.get() {
+            next.release(fs);
+        }
         // errors of chunks that cannot be stored are on record
         let _ = self.store(fs);
         if let Err(e) = self.check_complete() {
@@ -579,7 +602,9 @@ impl OpenFile for CompositeFile {
     }
 
     fn release_may_block(&self) -> bool {
-        self.whole.early().is_some() || self.arrays().any(|array| array.is_dirty())
+        self.whole.early().is_some()
+            || self.arrays().any(|array| array.is_dirty())
+            || self.next.get().is_some_and(|next| next.release_may_block())
     }
 
     fn written_arrays(&self) -> Vec<Key> {

@@ -387,3 +387,139 @@ fn holes_are_those_whose_values_are_zeros() {
         assert_eq!(seek(840, Seek::Data), Err(libc::ENXIO));
     }
 }
+
+/// "Removing one changes nothing. A program that removes and creates it again writes into it": each
+/// file of each view.
+#[test]
+fn files_of_views_are_removed_and_created_again() {
+    const PROGRAM: u32 = 7;
+    let memory = store("<i2", ATTRIBUTES);
+    let headers = Headers {
+        formats: Format::ALL.to_vec(),
+        ..Headers::default()
+    };
+    let fs = with_views(&memory);
+    let fs = Fs {
+        tree: fs.tree.with_headers(headers),
+        ..fs
+    };
+    let mut count = 0;
+    for directory in ["a.unpacked", "a.slices/1"] {
+        let parent = inode(&fs, directory);
+        let listing = fs.open_directory(parent).unwrap();
+        let mut names = vec!["data.hdr".to_string()];
+        fs.read_directory(listing, 0, |name, _| {
+            if ![".", ".."].contains(&name.name.as_str()) {
+                names.push(name.name.clone());
+            }
+            false
+        })
+        .unwrap();
+        for name in names {
+            let path = format!("{directory}/{name}");
+            for exclusive in [true, false] {
+                let exists = fs.change().create(parent, &name, true, false);
+                assert_eq!(
+                    exists.map(|_| ()).unwrap_err().errno(),
+                    libc::EEXIST,
+                    "{path}"
+                );
+                fs.change().unlink(parent, &name, PROGRAM).unwrap();
+                assert!(!fs.hides(parent, &name, PROGRAM + 1), "{path}");
+                assert!(fs.hides(parent, &name, PROGRAM), "{path}");
+                let (_, opened) = fs.change().create(parent, &name, exclusive, true).unwrap();
+                assert!(!fs.hides(parent, &name, PROGRAM), "{path}");
+                fs.change().flush(opened.handle).unwrap();
+                fs.change().release(opened.handle);
+                let before = fs.attributes(inode(&fs, &path)).unwrap().size;
+                assert!(before > 0, "{path}");
+                count += 1;
+            }
+        }
+        // GDAL removes the header by its name, creates it by another, and opens it by the first
+        for name in ["data.raw", "data.raw.hdr"] {
+            fs.change().unlink(parent, name, PROGRAM).unwrap();
+        }
+        for name in ["data.raw", "data.hdr"] {
+            assert!(fs.hides(parent, name, PROGRAM), "{name}");
+            let (_, opened) = fs.change().create(parent, name, false, true).unwrap();
+            fs.change().release(opened.handle);
+        }
+        assert!(!fs.hides(parent, "data.raw.hdr", PROGRAM));
+    }
+    assert!(count > 20, "{count}");
+}
+
+/// A container that is open while its array becomes longer or shorter is as long as the mount shows
+/// it.
+#[test]
+fn an_open_container_follows_the_length_of_its_array() {
+    const NPY: u64 = 128;
+    let memory = store("<i2", ATTRIBUTES);
+    let fs = with_views(&memory);
+    let fs = Fs {
+        options: Options {
+            resize: true,
+            ..fs.options.clone()
+        },
+        ..fs
+    };
+    for (path, item) in [("a/data.npy", 2), ("a.unpacked/data.npy", 8)] {
+        let flat = open(&fs, "a/data.raw");
+        let npy = open(&fs, path);
+        let unused = open(&fs, path);
+        let size = || fs.attributes(inode(&fs, path)).unwrap().size;
+        let before = size();
+        assert_eq!(read(&fs, npy, 0, 10_000).len() as u64, before);
+        let end = fs.attributes(inode(&fs, "a/data.raw")).unwrap().size;
+        fs.change()
+            .write(flat, end, &[3, 0].repeat(2 * 35))
+            .unwrap();
+        assert_eq!(size(), before + 70 * item);
+        for handle in [npy, unused] {
+            let last = if item == 2 {
+                vec![8, 0]
+            } else {
+                bytes(&[12.0])
+            };
+            assert_eq!(
+                fs.change().write(handle, size() - item, &last).unwrap(),
+                last.len(),
+                "{path}"
+            );
+            assert_eq!(read(&fs, handle, (size() - item) as usize, 100), last);
+            assert_eq!(read(&fs, handle, 0, 10_000).len() as u64, size());
+            let past = fs.change().write(handle, size(), &last).unwrap_err();
+            assert_eq!(past.errno(), libc::EFBIG);
+        }
+        fs.change()
+            .set_size(inode(&fs, "a/data.raw"), 70, None)
+            .unwrap();
+        assert_eq!(size(), NPY + 35 * item);
+        let fresh = open(&fs, path);
+        fs.change()
+            .write(
+                fresh,
+                NPY,
+                &if item == 2 {
+                    vec![8, 0]
+                } else {
+                    bytes(&[12.0])
+                },
+            )
+            .unwrap();
+        for handle in [npy, unused, fresh] {
+            assert_eq!(read(&fs, handle, 0, 10_000).len() as u64, size());
+            fs.change().flush(handle).unwrap();
+            fs.change().release(handle);
+        }
+        fs.change()
+            .set_size(inode(&fs, "a/data.raw"), 210, None)
+            .unwrap();
+        fs.change().flush(flat).unwrap();
+        fs.change().release(flat);
+    }
+    let fs = with_views(&memory);
+    let flat = open(&fs, "a/data.raw");
+    assert_eq!(read(&fs, flat, 0, 2), [4, 0]);
+}

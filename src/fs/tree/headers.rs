@@ -230,6 +230,12 @@ impl Tree {
                 .is_some_and(|format| self.headers.groups.contains(&format))
     }
 
+    /// Returns whether the headers of an array state its reference system, if that is known.
+    pub fn has_place(&self, key: &Key) -> Result<bool> {
+        let described = self.described(&self.array(key)?, KEPT)?;
+        Ok(export::has_place(&described))
+    }
+
     /// Returns the current content of a header or container.
     ///
     /// # Errors

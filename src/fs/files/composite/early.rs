@@ -36,6 +36,9 @@ impl CompositeFile {
         if let Some(early) = self.whole.early() {
             return early.set_len(len).map(|()| true);
         }
+        if self.is_text() {
+            self.cut_text(len)?;
+        }
         if len == 0 {
             self.whole.begun.store(true, Ordering::Relaxed);
         }

@@ -1,17 +1,19 @@
-//! Edits of `dataset.nc` and `data.vrt` by other programs. NCO and netCDF-C rewrite the header of
+//! Edits of `dataset.nc` and of headers that are texts by other programs. NCO and netCDF-C rewrite the header of
 //! `dataset.nc` in place, or write a whole file beside it and rename that onto it. **Both may
 //! change attributes, which go to `.zattrs`, and values; in place, the layout must stay the same.**
-//! Anything else fails with EPERM and changes nothing. GDAL writes `data.vrt` anew; only its
-//! metadata are stored.
+//! Anything else fails with EPERM and changes nothing. Other programs write a text anew, as GDAL does
+//! with `data.vrt`: what can be stored is stored, and any other change is reported as a problem.
 
 use super::CompositeFile;
-use crate::export::{Format, GroupFormat, HeaderEdit, PartContent, VrtContent};
+use crate::export::{
+    self, EDIT_MEMORY, EditedArray, Format, GroupFormat, HeaderEdit, MAX_TEXT, PartContent,
+};
 use crate::fs::resize::HiddenGrowth;
-use crate::fs::tree::Node;
+use crate::fs::tree::{Node, ViewedFile};
 use crate::fs::{Change, Fs};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json::Value;
-use zarrfs_base::memory::lock;
+use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_store::Key;
 
 /// Number of bytes of a file that are read first to find its header.
@@ -24,10 +26,6 @@ const MAX_HEADER: u64 = 8 << 20;
 /// the space for it.
 const MOVED: &str =
     "the arrays can't be moved in the file: its header has no more room; keep long texts elsewhere";
-
-/// Maximum number of bytes of `data.vrt` kept while it is written: everything before the second
-/// band.
-const MAX_TEXT: u64 = 1 << 20;
 
 /// Changes of attributes, by group or array; `None` removes an attribute.
 type AttributeChanges = Vec<(Key, Vec<(String, Option<Value>)>)>;
@@ -49,6 +47,14 @@ pub struct HeaderDraft {
     written: usize,
 }
 
+/// The beginning of a text with all writes to it, at most [`MAX_TEXT`] bytes.
+pub struct TextDraft {
+    text: Vec<u8>,
+    _memory: Grant,
+    /// Whether it was changed since it was compared with the shown text.
+    is_changed: bool,
+}
+
 impl CompositeFile {
     /// Returns the key of the group and the header as it was when the file was opened, with the
     /// space behind it; `None` for other files.
@@ -64,19 +70,57 @@ impl CompositeFile {
         }
     }
 
-    /// Keeps `data` if it belongs to the first bytes of `data.vrt`, which GDAL writes from the
-    /// beginning.
-    pub(super) fn keep_text(&self, offset: u64, data: &[u8]) {
-        if !matches!(self.node, Node::Header(_, Format::Vrt)) || offset >= MAX_TEXT {
-            return;
+    /// Keeps what a program writes in place of a text.
+    pub(super) fn keep_text(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.change_text(|text| {
+            let at = usize::try_from(offset).unwrap_or(usize::MAX).min(MAX_TEXT);
+            let end = at.saturating_add(data.len()).min(MAX_TEXT);
+            if text.len() < end {
+                text.resize(end, 0);
+            }
+            text[at..end].copy_from_slice(&data[..end - at]);
+        })
+    }
+
+    /// Cuts what a program writes in place of a text. A program that only makes the file empty
+    /// removes nothing.
+    pub(super) fn cut_text(&self, len: u64) -> Result<()> {
+        self.change_text(|text| text.truncate(usize::try_from(len).unwrap_or(usize::MAX)))
+    }
+
+    fn change_text(&self, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+        let mut draft = lock(&self.text);
+        let draft = match &mut *draft {
+            Some(draft) => draft,
+            none => {
+                let memory = memory::take(MAX_TEXT).map_err(|e| e.context(self.node.path()))?;
+                none.insert(TextDraft {
+                    text: self.shown_text(),
+                    _memory: memory,
+                    is_changed: false,
+                })
+            }
+        };
+        change(&mut draft.text);
+        draft.is_changed = true;
+        Ok(())
+    }
+
+    /// Returns the beginning of the text that the mount shows.
+    fn shown_text(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        for part in self.file.parts() {
+            match &part.content {
+                PartContent::Bytes(bytes) => text.extend_from_slice(bytes),
+                PartContent::Bands(bands) => text.extend_from_slice(bands.text().as_bytes()),
+                _ => {}
+            }
+            if text.len() >= MAX_TEXT {
+                text.truncate(MAX_TEXT);
+                break;
+            }
         }
-        let mut text = lock(&self.text);
-        let at = offset as usize;
-        let end = (at + data.len()).min(MAX_TEXT as usize);
-        if text.len() < end {
-            text.resize(end, 0);
-        }
-        text[at..end].copy_from_slice(&data[..end - at]);
+        text
     }
 
     /// Returns whether the header was not written, or was written completely.
@@ -183,45 +227,51 @@ impl CompositeFile {
         Err(e)
     }
 
-    /// Stores the attributes that GDAL has changed in `data.vrt`, and logs its other changes. A
-    /// text that is not such a file, or describes another raster, is discarded without an error, so
-    /// that a directory can be copied over another.
+    /// Stores the attributes that a program has changed in a text, and reports its other changes as
+    /// a problem. Nothing is an error, so that a directory can be copied over another.
     pub(super) fn store_text(&self, fs: &Fs) -> Result<()> {
-        let Node::Header(key, Format::Vrt) = &self.node else {
+        let mut draft = lock(&self.text);
+        let Some(draft) = draft.as_mut().filter(|draft| draft.is_changed) else {
             return Ok(());
         };
-        let written = std::mem::take(&mut *lock(&self.text));
-        let Some(new) = VrtContent::parse(&String::from_utf8_lossy(&written)) else {
+        draft.is_changed = false;
+        if draft.text.is_empty() {
             return Ok(());
+        }
+        let shown = self.shown_text();
+        let _memory = memory::take(EDIT_MEMORY * (shown.len() + draft.text.len()))
+            .map_err(|e| e.context(self.node.path()))?;
+        let [shown, written] = [&shown, &draft.text].map(|text| String::from_utf8_lossy(text));
+        let format = match &self.node {
+            Node::Header(_, format) | Node::ViewFile(.., ViewedFile::Header(format)) => {
+                Some(*format)
+            }
+            _ => None,
         };
-        let shown = self
-            .file
-            .parts()
-            .iter()
-            .take(2)
-            .map(|part| match &part.content {
-                PartContent::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-                PartContent::Bands(bands) => bands.text(),
-                _ => String::new(),
-            });
-        let Some(shown) = VrtContent::parse(&shown.collect::<String>()) else {
-            return Ok(());
-        };
-        let Some(edits) = shown.edits(&new, &*fs.tree.hierarchy().attributes(key)?) else {
-            return Ok(());
+        let edits = match &self.node {
+            Node::Header(key, Format::Vrt) => {
+                let attributes = fs.tree.hierarchy().attributes(key)?;
+                let array = EditedArray {
+                    attributes: &attributes,
+                    has_place: fs.tree.has_place(key)?,
+                };
+                export::text_edits(format, &shown, &written, Some(&array))
+            }
+            _ => export::text_edits(format, &shown, &written, None),
         };
         // the coordinates of a copied array may follow
         if !edits.lost.is_empty() && !fs.may_be_early(&self.node) {
-            let path = self.node.path();
-            let lost = edits.lost.join(", ");
             fs.stats.problem(format!(
-                "{path}: not stored: {lost} of what was written: change the array's attributes"
+                "{}: not stored: {} of what was written: change the array's attributes",
+                self.node.path(),
+                edits.lost_names()
             ));
         }
-        if edits.attributes.is_empty() {
-            Ok(())
-        } else {
-            fs.change_attributes(&vec![(key.clone(), edits.attributes)])
+        match &self.node {
+            Node::Header(key, _) if !edits.attributes.is_empty() => {
+                fs.change_attributes(&vec![(key.clone(), edits.attributes)])
+            }
+            _ => Ok(()),
         }
     }
 }
