@@ -51,7 +51,11 @@ fn by_gdal() -> (Described, String) {
   </VRTRasterBand>
 </VRTDataset>
 "#;
-    (array, text.to_string())
+    let shown = shown(Format::Vrt, &array);
+    let (_, rest) = shown.split_once("<Description>").unwrap();
+    let (label, _) = rest.split_once('<').unwrap();
+    let text = text.replace("<Description>data", &format!("<Description>{label}"));
+    (array, text)
 }
 
 #[test]
