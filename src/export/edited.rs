@@ -44,7 +44,8 @@ const ROOT_TEXT: &str = "text between elements";
 pub(super) enum HeaderSyntax {
     /// Elements and attributes of XML.
     Xml,
-    /// Lines of a name, this character and a value, which may go on in the next line between braces.
+    /// Lines of a name, this character and a value. Between braces, a value may go on in the next
+    /// line.
     Fields(char),
     /// Lines that begin with their name; those that begin with a number continue a list.
     Statements,

@@ -330,6 +330,27 @@ fn gdal_edits_the_metadata_of_data_vrt() {
         "{stats}"
     );
     if support::is_installed("gdal_edit.py") {
+        let edit = |args: &[&str]| run("gdal_edit.py", args, &mount.join("a"));
+        assert_eq!(edit(&["-a_srs", "EPSG:32632", "data.vrt"]), "");
+        assert!(
+            attributes().contains(r#""_CRS":{"wkt":"PROJCS["#),
+            "{}",
+            attributes()
+        );
+        let info = run("gdalinfo", &["data.vrt"], &mount.join("a"));
+        assert!(info.contains("WGS 84 / UTM zone 32N"), "{info}");
+        // GDAL repeats the system with the next change, and removes it
+        let system = attributes();
+        assert_eq!(edit(&["-mo", "A=B", "data.vrt"]), "");
+        assert_eq!(attributes(), system);
+        assert_eq!(edit(&["-a_srs", "", "data.vrt"]), "");
+        assert!(!attributes().contains("_CRS"), "{}", attributes());
+        assert_eq!(edit(&["-a_nodata", "7", "data.vrt"]), "");
+        let stats = fs::read_to_string(mount.join(".zarrfs/stats")).unwrap();
+        assert!(
+            stats.contains("/a/data.vrt: not stored: NoDataValue of VRTRasterBand"),
+            "{stats}"
+        );
         assert_eq!(
             run(
                 "gdal_edit.py",
@@ -352,10 +373,13 @@ fn gdal_edits_the_metadata_of_data_vrt() {
     )
     .unwrap();
     assert!(!attributes().contains("degF"));
+    let stats = fs::read_to_string(mount.join(".zarrfs/stats")).unwrap();
+    assert!(stats.contains("rasterXSize"), "{stats}");
     assert!(array.stored_flat().unwrap() == array.flat);
 }
 
-/// Text headers accept writes and ignore them, so that a directory can be copied over another.
+/// Text headers accept writes, so that a directory can be copied over another, and stay as they are;
+/// `.zarrfs/stats` names what was written.
 #[test]
 fn text_headers_accept_writes_and_stay_as_they_are() {
     let (folder, array) = store();
@@ -370,6 +394,11 @@ fn text_headers_accept_writes_and_stay_as_they_are() {
         assert!(!text.is_empty() && text.is_ascii(), "{name}");
         assert_eq!(overwrite(&path, 3, b"something else"), "ok", "{name}");
         fs::write(&path, "something else").unwrap();
+        let stats = fs::read_to_string(mount.join(".zarrfs/stats")).unwrap();
+        assert!(
+            stats.contains(&format!("/a/{name}: not stored: ")),
+            "{stats}"
+        );
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         assert_eq!(errno(file.set_len(2)), "ok", "{name}");
         drop(file);

@@ -206,6 +206,49 @@ fn views_have_extended_attributes() {
         rustix::fs::XattrFlags::empty(),
     );
     assert_eq!(set, Err(rustix::io::Errno::PERM));
+    let removed =
+        rustix::fs::removexattr(mount.join("a.unpacked/data.raw"), "user.zarr.attrs.units");
+    assert_eq!(removed, Err(rustix::io::Errno::PERM));
+}
+
+/// GDAL removes the files of a data set before it creates them again, the header under another name.
+#[test]
+fn gdal_creates_the_files_of_views_that_exist() {
+    if !support::is_installed("gdal_translate") {
+        return;
+    }
+    let (folder, array) = store();
+    let copies = tempfile::tempdir().unwrap();
+    let mount = Mount::new(folder.path(), &BOTH);
+    for view in ["a.slices/1", "a.unpacked"] {
+        let copy = copies.path().join(view.replace('/', "-"));
+        fs::create_dir(&copy).unwrap();
+        for name in ["data.raw", "data.raw.hdr"] {
+            fs::copy(mount.join(view).join(name), copy.join(name)).unwrap();
+        }
+        let wanted = fs::read(copy.join("data.raw")).unwrap();
+        let before = fs::read(mount.join(view).join("data.raw.hdr")).unwrap();
+        let zeros = vec![0; wanted.len()];
+        fs::write(mount.join(view).join("data.raw"), &zeros).unwrap();
+        let (from, to) = (copy.join("data.raw"), mount.join(view).join("data.raw"));
+        let args = [
+            "--config",
+            "GDAL_PAM_ENABLED",
+            "NO",
+            "-q",
+            "-of",
+            "ENVI",
+            from.to_str().unwrap(),
+            to.to_str().unwrap(),
+        ];
+        assert_eq!(run("gdal_translate", &args, copies.path()), "");
+        assert!(fs::read(&to).unwrap() == wanted, "{view}");
+        assert!(fs::read(mount.join(view).join("data.raw.hdr")).unwrap() == before);
+        assert!(
+            fs::read(mount.join("a/data.raw")).unwrap() == array.flat,
+            "{view}"
+        );
+    }
 }
 
 /// `values.txt` holds the items of the view: physical values, and the rows of a plane of an array

@@ -9,7 +9,7 @@
 //! in any encoding, is an error and never missing, since libraries take a missing chunk for fill
 //! values.
 
-use super::views::name_in_view;
+use super::node::ViewedFile;
 use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;
 use crate::array::{Array, is_chunk_like};
@@ -32,7 +32,9 @@ impl Tree {
     /// array and the chunk; in a view, the header that it shows.
     pub fn canonical(&self, parent: Arc<Node>, name: &str) -> (Arc<Node>, String) {
         let chunk = match &*parent {
-            Node::ViewDirectory(..) => return (parent, name_in_view(name).to_string()),
+            Node::ViewDirectory(..) => {
+                return (parent, ViewedFile::listed_name(name).to_string());
+            }
             Node::Directory(key) => match self.array_of_level(key) {
                 Some(array) => Some(array).and_then(|array| chunk_below(&array, key, name)),
                 None => self.prefixed_chunk(key, name),

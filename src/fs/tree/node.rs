@@ -16,6 +16,10 @@ pub(super) const SLICES: &str = ".slices";
 /// What the names of views begin with if the array is the root of the store, which has no name.
 pub(super) const ROOT_NAME: &str = "data";
 
+/// The name that GDAL gives to the header of ENVI when it creates `data.raw`. It is not listed, and
+/// stands for the header that the view shows: a view stores no files.
+const CREATED_HEADER: &str = "data.hdr";
+
 /// A file or directory of the mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
@@ -79,6 +83,15 @@ pub enum ViewedFile {
 }
 
 impl ViewedFile {
+    /// Returns the name under which a view lists the file `name`.
+    pub fn listed_name(name: &str) -> &str {
+        if name == CREATED_HEADER {
+            Format::Envi.name()
+        } else {
+            name
+        }
+    }
+
     /// Returns the name of the file.
     pub fn name(self) -> &'static str {
         match self {

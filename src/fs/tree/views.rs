@@ -23,19 +23,6 @@ const VOLUME: usize = 3;
 /// Number of arrays whose documents are requested together.
 const TOGETHER: usize = 64;
 
-/// The name that GDAL gives to the header of ENVI when it creates `data.raw`. It is not listed, and
-/// stands for the header that the view shows, whose writes change nothing: a view stores no files.
-const CREATED_HEADER: &str = "data.hdr";
-
-/// Returns the name under which a view lists the file `name`.
-pub(super) fn name_in_view(name: &str) -> &str {
-    if name == CREATED_HEADER {
-        Format::Envi.name()
-    } else {
-        name
-    }
-}
-
 /// Which views of arrays are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Views {
@@ -223,7 +210,7 @@ impl Tree {
         let (array, shown) = self.viewed(key, view)?;
         if view.has_files(&shown) {
             let mut formats = self.formats_of_view(&array, &shown);
-            let file = match Format::of_name(name_in_view(name)) {
+            let file = match Format::of_name(ViewedFile::listed_name(name)) {
                 _ if name == FLAT => Some(ViewedFile::Flat),
                 Some(format) if formats.any(|other| other == format) => {
                     Some(ViewedFile::Header(format))
