@@ -281,7 +281,7 @@ fn a_limit_of_file_sizes_loses_nothing() {
 }
 
 /// Bytes that zarrfs keeps for itself need no file: reads of rows that do not fit into the cache,
-/// of a server with a cache on the disk, and writes of shards.
+/// and of a server with a cache on the disk.
 #[test]
 fn files_of_zarrfs_that_cannot_grow_fail_no_read() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
