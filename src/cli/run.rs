@@ -31,7 +31,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use zarrfs_base::error::Error;
-use zarrfs_base::signals::{ENDING, is_ignored};
+use zarrfs_base::signals::{ENDING, SIGNALED, is_ignored};
 
 /// The variable of the command's environment with the mountpoint.
 const MOUNTPOINT: &str = "ZARRFS_MOUNT";
@@ -42,9 +42,6 @@ const PASSED_ON: [c_int; 3] = [SIGUSR1, SIGUSR2, SIGXCPU];
 /// Exit codes of programs that run others, as in env(1).
 const NOT_EXECUTABLE: u8 = 126;
 const NO_COMMAND: u8 = 127;
-
-/// The number that a shell adds to the number of the signal that ended a program.
-const SIGNALED: i32 = 128;
 
 /// Arguments of `run`.
 #[derive(Args)]

@@ -19,10 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
-use zarrfs_base::signals::{ENDING, is_ignored};
-
-/// What a shell adds to the number of the signal that ended a program.
-const SIGNALED: i32 = 128;
+use zarrfs_base::signals::{ENDING, SIGNALED, is_ignored};
 
 /// Maximum number of attempts to remove a directory into which other threads still write.
 const REMOVALS: usize = 1000;

@@ -185,6 +185,8 @@ fn a_guard_does_its_work_after_signals() {
     for signal in others().chain(ENDING) {
         send(guard, signal);
     }
+    session.assert_reads_what_was_written();
+    assert_eq!(children(daemon.pid(), "zarrfs-guard"), [guard]);
     daemon.kill();
     wait_for("the guard to end", || {
         let path = format!("/proc/{}", guard.as_raw_nonzero());

@@ -23,6 +23,9 @@ pub const ENDING: [i32; 7] = [
 /// beyond the limit of file sizes, which then fails with EFBIG. Rust ignores SIGPIPE.
 const MEANINGLESS: [i32; 4] = [libc::SIGXFSZ, libc::SIGIO, libc::SIGPROF, libc::SIGSTKFLT];
 
+/// What a shell adds to the number of the signal that ended a program, in its exit code.
+pub const SIGNALED: i32 = 128;
+
 /// Returns the signals that mean nothing to zarrfs.
 fn meaningless() -> impl Iterator<Item = i32> {
     let for_real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
