@@ -21,6 +21,7 @@ use zarrfs_store::{Entry, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Ve
 mod array_document;
 mod arrays;
 mod consolidated;
+mod consolidated_spelling;
 mod shown_consolidated;
 mod document;
 mod format;
@@ -46,6 +47,7 @@ pub use nested_stores::{NestedStores, OpenRepository};
 pub use prefixes::{MAX_NAMES, MAX_NODES, Prefixes, WalkBounds, too_much};
 
 use arrays::Arrays;
+use consolidated_spelling::WrittenConsolidated;
 use namespace::Unmarked;
 use v3::V3Outline;
 
@@ -259,6 +261,8 @@ pub struct Hierarchy {
     /// The node that each recently read `zarr.json` defines, with the version of the document. The
     /// lock protects the map alone.
     node_types: Mutex<LruCache<Key, (Version, V3Outline)>>,
+    /// What programs have written as consolidated metadata.
+    written_consolidated: WrittenConsolidated,
     /// The v3 arrays whose writer last stated chunks without codecs below `c`. Where others are
     /// stored, it does not know them and writes decoded chunks there. Protects the set alone.
     decoded_below_c: Mutex<HashSet<Key>>,
@@ -284,6 +288,7 @@ impl Hierarchy {
             replacing: Arc::default(),
             arrays,
             node_types: Mutex::new(LruCache::new(ARRAYS_KEPT)),
+            written_consolidated: WrittenConsolidated::new(),
             decoded_below_c: Mutex::default(),
             unmarked: Mutex::new(LruCache::new(UNMARKED_KEPT)),
         }

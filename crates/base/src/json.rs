@@ -5,6 +5,10 @@
 //! it is parsed. [`parse_object`] is for documents of stores: its result holds the grant. [`parse`]
 //! is for short texts of the program.
 
+mod respell;
+
+pub use respell::{respell, with_member};
+
 use crate::error::{Error, Result};
 use crate::memory::{self, Grant};
 use base64::Engine;

@@ -37,7 +37,7 @@ impl Hierarchy {
         // a document with other keys is not by a program that writes below `c`
         if written.metadata.has_key_prefix() {
             lock(&self.decoded_below_c).remove(key);
-            if written.is_decoded() && self.shows_stored_keys(key) {
+            if written.metadata.is_decoded() && self.shows_stored_keys(key) {
                 lock(&self.decoded_below_c).insert(key.clone());
             }
         }

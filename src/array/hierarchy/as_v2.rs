@@ -9,9 +9,7 @@ use super::{
 };
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json;
-use zarrfs_format::metadata::v3::node::{
-    self, CONSOLIDATED, GROUP_DOCUMENT_V3, NodeType, node_type,
-};
+use zarrfs_format::metadata::v3::node::{CONSOLIDATED, GROUP_DOCUMENT_V3, NodeType, node_type};
 use zarrfs_format::metadata::v3::{as_v2, from_v2};
 use zarrfs_format::metadata::{
     ArrayMetadata, GROUP_DOCUMENT, MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZATTRS,
@@ -135,16 +133,16 @@ impl Hierarchy {
         self.edit_as_v2(key, &|stored| {
             let array = array_of(stored);
             let (attributes, names) = from_v2::attributes_of_view(text, array.as_ref())?;
-            let stored = node::rewrite(stored, "attributes", Some(&attributes))?;
+            let stored = json::with_member(stored, "attributes", Some(&attributes))?;
             match (names, array) {
-                (Some(names), _) => node::rewrite(
+                (Some(names), _) => json::with_member(
                     &stored,
                     "dimension_names",
                     Some(json::write(&names).as_bytes()),
                 ),
                 // the view shows no names if one is missing
                 (None, Some(array)) if as_v2::names(&array).is_some() => {
-                    node::rewrite(&stored, "dimension_names", None)
+                    json::with_member(&stored, "dimension_names", None)
                 }
                 _ => Ok(stored),
             }
@@ -162,7 +160,7 @@ impl Hierarchy {
         }
         match file {
             MetadataFile::Attributes => self.put_attributes_as_v2(key, b"{}"),
-            _ => self.edit_as_v2(key, &|stored| node::rewrite(stored, CONSOLIDATED, None)),
+            _ => self.edit_as_v2(key, &|stored| json::with_member(stored, CONSOLIDATED, None)),
         }
     }
 

@@ -52,6 +52,7 @@ impl Hierarchy {
         let format = if self.shows_as_v2(key)? {
             DocumentFormat::V3
         } else {
+            self.written_consolidated.remember(&document, text);
             DocumentFormat::V2
         };
         self.make_consolidated(format, key).map(drop)
@@ -95,7 +96,9 @@ impl Hierarchy {
             let stored = stored.filter(|_| format == DocumentFormat::V3);
             let (text, made) = self.with_consolidated(format, key, stored)?;
             names.replace(made);
-            Ok(Some(text))
+            Ok(Some(
+                self.written_consolidated.spell(format, &document, text),
+            ))
         })?;
         Ok(names.into_inner())
     }
@@ -355,7 +358,10 @@ impl Hierarchy {
     ) -> Result<()> {
         let key = group.join(format.consolidated_file().name());
         let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| match text {
-            Some(text) => edited(format, text, change).map_err(|e| e.context(&key)),
+            Some(text) => {
+                let text = edited(format, text, change).map_err(|e| e.context(&key))?;
+                Ok(text.map(|text| self.written_consolidated.spell(format, &key, text)))
+            }
             None => Ok(None),
         });
         edited.or_else(|e| match e.kind() {
@@ -454,7 +460,7 @@ impl ConsolidatedText {
             DocumentFormat::V3 => {
                 self.text.push(b'}');
                 let stored = stored.ok_or_else(|| Error::invalid("a group without zarr.json"))?;
-                self.text = node::rewrite(stored, CONSOLIDATED, Some(&self.text))?;
+                self.text = json::with_member(stored, CONSOLIDATED, Some(&self.text))?;
             }
         }
         Ok((self.text, self.memory))
@@ -518,7 +524,7 @@ fn push_moved(
 
 /// Returns whether an entry without a stored document is not stale: zarr-python 3 lists attributes
 /// that are not stored.
-fn is_implied(format: DocumentFormat, name: &str, text: &str) -> bool {
+pub(super) fn is_implied(format: DocumentFormat, name: &str, text: &str) -> bool {
     format
         .entry_document(name)
         .is_some_and(|document| document.name() == ZATTRS)

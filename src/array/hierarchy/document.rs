@@ -7,7 +7,7 @@ use super::{
 };
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json::{self, Map, Object, Value};
-use zarrfs_base::memory::lock;
+use zarrfs_base::memory::{self, lock};
 use zarrfs_format::metadata::v3::node::{self, CONSOLIDATED, NodeType, node_type};
 use zarrfs_format::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS};
 use zarrfs_store::{ExclusiveLock, Key, Replaces, Version};
@@ -175,7 +175,13 @@ impl Hierarchy {
         self.edit(&document, limit, &|text| {
             let text = text.unwrap_or(empty.as_bytes());
             let mut attributes = format.attributes(text).map_err(|e| e.context(&document))?;
+            let _memory = memory::take(attributes.memory())?;
+            let before = (*attributes).clone();
             change(attributes.map_mut())?;
+            // a copy sets the attributes that it has copied with the document
+            if *attributes == before {
+                return Ok(None);
+            }
             let text = format.with_attributes(text, attributes)?;
             check_size(&document, &text, limit)?;
             Ok(Some(text))
@@ -236,9 +242,11 @@ impl Hierarchy {
             .and_then(|stored| node::member(&stored.text, CONSOLIDATED).ok().flatten());
         let written = node::member(text, CONSOLIDATED)?.filter(|value| *value != "null");
         // a program that does not know consolidated metadata does not mean to remove them
-        let text = node::rewrite(text, CONSOLIDATED, consolidated.map(str::as_bytes))?;
-        self.put_group_text(key, DocumentFormat::V3, &text)?;
+        let new = json::with_member(text, CONSOLIDATED, consolidated.map(str::as_bytes))?;
+        self.put_group_text(key, DocumentFormat::V3, &new)?;
+        self.written_consolidated.forget(document);
         if written.is_some() {
+            self.written_consolidated.remember(document, text);
             // its entries are shown documents, so the stored metadata is made from the stored
             // documents
             self.make_consolidated(DocumentFormat::V3, key)?;

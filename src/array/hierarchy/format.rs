@@ -109,7 +109,7 @@ impl DocumentFormat {
         let attributes = Value::Object(map);
         match self {
             DocumentFormat::V2 => Ok(json::write_pretty(&attributes).into_bytes()),
-            DocumentFormat::V3 => node::rewrite(
+            DocumentFormat::V3 => json::with_member(
                 text,
                 "attributes",
                 Some(json::write(&attributes).as_bytes()),

@@ -2,9 +2,9 @@
 
 use super::{DocumentFormat, DocumentKind, Hierarchy, MetadataDocument};
 use zarrfs_base::error::{Error, Kind, Result};
-use zarrfs_base::json::{self, Object};
+use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_format::metadata::{
-    GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
+    ArrayMetadata, GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
 };
 use zarrfs_store::{Counted, EntryKind, Key, Stat, get_counted};
 
@@ -21,11 +21,24 @@ impl Hierarchy {
         if !matches!(found.form, DocumentKind::V1 | DocumentKind::V2) {
             return Ok(None);
         }
-        let text = match self.array(key, &found)? {
-            Ok(array) => array.metadata().shown_document().into_bytes(),
-            Err(_) => return self.stored(&found.key),
+        let Ok(array) = self.array(key, &found)? else {
+            return self.stored(&found.key);
         };
-        MetadataDocument::made(text, found.stat).map(Some)
+        if found.form == DocumentKind::V1 {
+            let text = array.metadata().shown_document().into_bytes();
+            return MetadataDocument::made(text, found.stat).map(Some);
+        }
+        let Some(document) = self.stored(&found.key)? else {
+            return Ok(None);
+        };
+        // the document may have changed since the array was looked up
+        let Ok(metadata) = ArrayMetadata::parse(&document.text) else {
+            return Ok(Some(document));
+        };
+        let text = respelled(&found.key, &document.text, |stored| {
+            metadata.shown_fields(stored, array.separator())
+        })?;
+        MetadataDocument::made(text, document.stat).map(Some)
     }
 
     /// Returns the `.zattrs` of a group or array as stored. A node of v3 has one only in a tree
@@ -195,4 +208,16 @@ impl Hierarchy {
             },
         ))
     }
+}
+
+/// Returns the document `text`, stored at `key`, with the fields that `change` makes of its fields.
+pub(super) fn respelled(
+    key: &Key,
+    text: &[u8],
+    change: impl FnOnce(&Map<String, Value>) -> Map<String, Value>,
+) -> Result<Vec<u8>> {
+    let stored = json::parse_object(text).map_err(|e| e.context(key))?;
+    let fields = Value::Object(change(&stored));
+    let text = json::respell(text, &fields);
+    Ok(text.unwrap_or_else(|| json::write_pretty(&fields).into_bytes()))
 }

@@ -2,6 +2,7 @@
 //! stored one may be stale.
 
 use super::consolidated::ConsolidatedText;
+use super::consolidated_spelling::spelled_like;
 use super::{DocumentFormat, Hierarchy, MetadataDocument, NodeUse, ShownFormat, StoredNode};
 use zarrfs_base::error::{Kind, Result};
 use zarrfs_base::memory::{self, lock};
@@ -75,14 +76,13 @@ impl Hierarchy {
             Ok(())
         })?;
         let (text, memory) = consolidated.end(None)?;
-        Ok(Some(MetadataDocument {
-            text,
-            stat: Stat {
-                permissions: granted,
-                ..stat
-            },
-            memory,
-        }))
+        let text = self.in_stored_words(DocumentFormat::V2, &key.join(ZMETADATA), text);
+        drop(memory);
+        let stat = Stat {
+            permissions: granted,
+            ..stat
+        };
+        MetadataDocument::made(text, stat).map(Some)
     }
 
     /// Returns the permissions of what lies in a stored directory; `None` if it is missing or the
@@ -164,7 +164,16 @@ impl Hierarchy {
         }
         let _copy = memory::take(inline.len() + group.text.len())?;
         let (text, _memory) = inline.end(Some(&group.text))?;
+        let text = self.in_stored_words(DocumentFormat::V3, &key.join(ZARR_JSON), text);
         MetadataDocument::made(text, group.stat).map(Some)
+    }
+
+    /// Returns the text made for the document at `key` in the words of the stored one.
+    fn in_stored_words(&self, format: DocumentFormat, key: &Key, made: Vec<u8>) -> Vec<u8> {
+        match self.stored(key) {
+            Ok(Some(stored)) => spelled_like(format, &stored.text, made),
+            _ => made,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! zarr-python.
 
 use super::format::attributes_member;
+use super::shown::respelled;
 use super::{DocumentFormat, Hierarchy, MetadataDocument, ShownFormat, StoredNode, is_foreign};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json;
@@ -159,10 +160,12 @@ impl Hierarchy {
         let Some(StoredNode::Array(array)) = self.find(key)? else {
             return self.stored_within(&found.key, MAX_CONSOLIDATED);
         };
-        let Some((object, _)) = self.stored_object(&found.key)? else {
+        let Some(document) = self.stored(&found.key)? else {
             return Ok(None);
         };
-        let text = shown_array(&object, array.metadata()).into_bytes();
+        let text = respelled(&found.key, &document.text, |stored| {
+            shown_array(stored, array.metadata())
+        })?;
         MetadataDocument::made(text, found.stat).map(Some)
     }
 

@@ -43,18 +43,11 @@ impl<'a> WrittenArray<'a> {
         }
     }
 
-    /// Returns whether the document says that chunks are stored as the mount shows them, each as a
-    /// value of its own.
-    pub fn is_decoded(&self) -> bool {
-        let metadata = &self.metadata;
-        metadata.shards.is_empty() && metadata.stated_filters().eq(metadata.object_codec())
-    }
-
     /// Returns whether a new array gets the default compressor.
     pub fn lacks_compressor(&self) -> bool {
         match self.format {
             DocumentFormat::V2 => self.metadata.compressor.is_none(),
-            DocumentFormat::V3 => self.is_decoded() && !self.metadata.has_objects(),
+            DocumentFormat::V3 => self.metadata.is_decoded() && !self.metadata.has_objects(),
         }
     }
 
@@ -95,7 +88,9 @@ impl<'a> WrittenArray<'a> {
                     .push(codec);
             }
         }
-        let text = json::write_pretty(&Value::Object(fields)).into_bytes();
+        let fields = Value::Object(fields);
+        let text = json::respell(self.text, &fields)
+            .unwrap_or_else(|| json::write_pretty(&fields).into_bytes());
         let metadata = self
             .format
             .parse_array(&text)
@@ -208,7 +203,7 @@ impl<'a> WrittenArray<'a> {
         let grid = new.has_chunks_of(old).then_some("chunk_grid");
         let keys = (!new.has_key_prefix() && new.separator == Some(Separator::Dot))
             .then_some("chunk_key_encoding");
-        if self.is_decoded() {
+        if new.is_decoded() {
             let mut fields = (*self.fields).clone();
             for field in ["codecs"].into_iter().chain(grid).chain(keys) {
                 if let Some(value) = stored.get(field) {

@@ -376,6 +376,12 @@ impl ArrayMetadata {
         self.filters.iter().filter(|filter| filter.id != LOW_BITS)
     }
 
+    /// Returns whether the document says that chunks are stored as the mount shows them, each as a
+    /// value of its own.
+    pub fn is_decoded(&self) -> bool {
+        self.shards.is_empty() && self.stated_filters().eq(self.object_codec())
+    }
+
     /// Returns whether both arrays encode chunks in the same way. Only the shape, the separator,
     /// the names of dimensions, and the spelling of dtype, fill value and codecs may differ.
     /// Callers compare the separators.
@@ -442,6 +448,29 @@ impl ArrayMetadata {
             .map(std::slice::from_ref)
             .unwrap_or_default();
         self.document(None, kept)
+    }
+
+    /// Returns the fields of the `.zarray` of the mounted tree, for an array of v2 with the fields
+    /// `stored` and chunk keys with `separator`. It says what the stored one says, in the same
+    /// words, where chunks are stored as the mount shows them.
+    pub fn shown_fields(
+        &self,
+        stored: &Map<String, Value>,
+        separator: Separator,
+    ) -> Map<String, Value> {
+        let mut shown = stored.clone();
+        shown.insert("compressor".into(), Value::Null);
+        shown.insert("fill_value".into(), self.fill_value_v2());
+        if !self.filters.iter().eq(self.object_codec()) {
+            let kept = self.object_codec().map(std::slice::from_ref);
+            let kept = CodecConfig::list_to_json(kept.unwrap_or_default());
+            shown.insert("filters".into(), kept);
+        }
+        // readers that find chunks under `0/0` take a missing separator for `/`
+        if separator == Separator::Slash || stored.contains_key("dimension_separator") {
+            shown.insert("dimension_separator".into(), ".".into());
+        }
+        shown
     }
 
     /// Returns the `.zarray` document of a v1 array, with the codecs of its chunks.

@@ -55,9 +55,9 @@ pub fn attributes(attributes: &[u8], array: Option<&ArrayMetadata>) -> Result<Op
             .then(|| attributes.to_vec()));
     };
     let names = json::write(&names.into());
-    let mut text = node::rewrite(attributes, DIMENSIONS, Some(names.as_bytes()))?;
+    let mut text = json::with_member(attributes, DIMENSIONS, Some(names.as_bytes()))?;
     if let Some(missing) = missing_value(attributes, array)? {
-        text = node::rewrite(&text, MISSING, Some(missing.as_bytes()))?;
+        text = json::with_member(&text, MISSING, Some(missing.as_bytes()))?;
     }
     Ok(Some(text))
 }

@@ -188,7 +188,7 @@ fn with_attributes(document: &[u8], attributes: Option<&[u8]>) -> Result<Vec<u8>
         return Ok(document.to_vec());
     };
     json::check_object(attributes)?;
-    node::rewrite(document, "attributes", Some(attributes))
+    json::with_member(document, "attributes", Some(attributes))
 }
 
 /// Checks that both documents describe the same items in the same chunks.

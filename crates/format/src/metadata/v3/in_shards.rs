@@ -1,7 +1,6 @@
 //! Documents of arrays whose chunks lie in shards, in the spelling that every reader of Zarr v3
 //! accepts. The index is at the end, where every reader looks for it.
 
-use super::node::rewrite;
 use crate::metadata::ArrayMetadata;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{self, Value, json};
@@ -50,7 +49,7 @@ pub fn document_in_shards(document: &[u8], shards: &[u64]) -> Result<Vec<u8>> {
         ("chunk_key_encoding", keys),
         ("codecs", codecs),
     ] {
-        text = rewrite(&text, name, Some(json::write(&value).as_bytes()))?;
+        text = json::with_member(&text, name, Some(json::write(&value).as_bytes()))?;
     }
     let new = ArrayMetadata::parse_v3(&text)?;
     let has_same_chunks = new.chunks == old.chunks && new.shape == old.shape;

@@ -121,7 +121,7 @@ pub fn check_format(document: &[u8]) -> Result<()> {
 pub fn without_consolidated(document: &[u8]) -> Result<Vec<u8>> {
     match member(document, CONSOLIDATED)? {
         None => Ok(document.to_vec()),
-        Some(_) => rewrite(document, CONSOLIDATED, None),
+        Some(_) => json::with_member(document, CONSOLIDATED, None),
     }
 }
 
@@ -139,43 +139,6 @@ pub fn member<'a>(document: &'a [u8], name: &str) -> Result<Option<&'a str>> {
         }
     }
     Ok(found)
-}
-
-/// Returns the JSON object `document` with the text `value` as its member `name`, or without that
-/// member. The order of the members stays.
-///
-/// # Errors
-///
-/// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) if `document` is not a JSON object.
-pub fn rewrite(document: &[u8], name: &str, value: Option<&[u8]>) -> Result<Vec<u8>> {
-    let mut text = b"{".to_vec();
-    let mut is_placed = false;
-    let mut push = |name: &str, value: &[u8]| {
-        text.extend_from_slice(if text.len() > 1 {
-            b",\n    "
-        } else {
-            b"\n    "
-        });
-        text.extend_from_slice(json::write(&name.into()).as_bytes());
-        text.extend_from_slice(b": ");
-        text.extend_from_slice(value.trim_ascii());
-    };
-    for member in MemberTexts::of(document)? {
-        let (other, old) = member?;
-        match value.filter(|_| !is_placed) {
-            _ if other != name => push(&other, old.as_bytes()),
-            Some(value) => {
-                push(name, value);
-                is_placed = true;
-            }
-            None => {}
-        }
-    }
-    if let Some(value) = value.filter(|_| !is_placed) {
-        push(name, value);
-    }
-    text.extend_from_slice(b"\n}");
-    Ok(text)
 }
 
 #[cfg(test)]
@@ -278,7 +241,7 @@ mod tests {
         let shown = without_consolidated(full).unwrap();
         assert_eq!(
             String::from_utf8(shown).unwrap(),
-            "{\n    \"zarr_format\": 3,\n    \"node_type\": \"group\",\n    \"a\\\"b\": [1, 2]\n}"
+            r#"{"zarr_format":3,"node_type":"group","a\"b":[1, 2]}"#
         );
     }
 }

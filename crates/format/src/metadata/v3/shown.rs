@@ -3,20 +3,39 @@
 
 use super::grid::spell_grid;
 use crate::data_type::DataType;
-use crate::metadata::{ArrayMetadata, V3Fields};
-use zarrfs_base::json::{self, Map, Value, json};
+use crate::metadata::{ArrayMetadata, Separator, V3Fields};
+use zarrfs_base::json::{Map, Value, json};
 
-/// Returns the `zarr.json` shown for the array whose stored document is `stored`.
-pub fn shown_array(stored: &Map<String, Value>, metadata: &ArrayMetadata) -> String {
+/// Returns the `zarr.json` shown for the array whose stored document is `stored`. It says what the
+/// stored one says, in the same words, where chunks are stored as the mount shows them.
+pub fn shown_array(stored: &Map<String, Value>, metadata: &ArrayMetadata) -> Map<String, Value> {
     let mut shown = stored.clone();
     shown.insert("chunk_grid".into(), shown_grid(metadata));
-    shown.insert(
-        "chunk_key_encoding".into(),
-        json!({"name": "v2", "configuration": {"separator": "."}}),
-    );
-    shown.insert("codecs".into(), shown_codecs(metadata));
-    shown.shift_remove("storage_transformers");
-    json::write_pretty(&Value::Object(shown))
+    if metadata.has_key_prefix() || metadata.separator != Some(Separator::Dot) {
+        shown.insert(
+            "chunk_key_encoding".into(),
+            json!({"name": "v2", "configuration": {"separator": "."}}),
+        );
+    }
+    if !metadata.is_decoded() {
+        let codecs = unordered_bytes(stored, metadata).map(|codec| json!([codec]));
+        let codecs = codecs.unwrap_or_else(|| shown_codecs(metadata));
+        shown.insert("codecs".into(), codecs);
+    }
+    shown
+}
+
+/// Returns the codec `bytes` of items of one byte as the stored document states it: without a byte
+/// order.
+fn unordered_bytes<'a>(
+    stored: &'a Map<String, Value>,
+    metadata: &ArrayMetadata,
+) -> Option<&'a Value> {
+    if metadata.dtype.size() != 1 || metadata.has_objects() {
+        return None;
+    }
+    let mut codecs = stored.get("codecs")?.as_array()?.iter();
+    codecs.find(|codec| codec.get("name").is_some_and(|name| name == "bytes"))
 }
 
 /// Returns the chunk grid of innermost chunks.

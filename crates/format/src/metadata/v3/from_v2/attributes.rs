@@ -51,13 +51,13 @@ fn convert(
     let Some(names) = names else {
         return Ok((attributes.to_vec(), None));
     };
-    let mut text = node::rewrite(attributes, DIMENSIONS, None)?;
+    let mut text = json::with_member(attributes, DIMENSIONS, None)?;
     let missing = match attribute(attributes, MISSING)? {
         Some(stated) => of_attribute(&stated, &old.dtype),
         None => default,
     };
     if let Some(missing) = missing {
-        text = node::rewrite(&text, MISSING, Some(json::write(&missing).as_bytes()))?;
+        text = json::with_member(&text, MISSING, Some(json::write(&missing).as_bytes()))?;
     }
     Ok((text, Some(names)))
 }
