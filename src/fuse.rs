@@ -325,8 +325,9 @@ impl FuseServer {
             return reply.error(Errno::EILSEQ);
         };
         let options = self.options.clone();
+        let fs = self.fs.clone();
         self.change(request, reply, work, move |reply, a| {
-            options.send_entry(reply, &a)
+            options.send_entry(&fs, reply, &a)
         });
     }
 
