@@ -101,6 +101,12 @@ pub trait OpenFile: Send + Sync {
         Err(Error::system(libc::EPERM))
     }
 
+    /// Reserves space for a part of the file, as fallocate(2) does, if it has space of its own.
+    /// Returns whether it has.
+    fn allocate(&self, _range: Range<u64>, _keeps_size: bool) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Returns the offset, at or after `offset`, where the next data or hole begins, as lseek(2)
     /// defines it. By default, the whole file is data.
     ///

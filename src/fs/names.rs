@@ -90,8 +90,11 @@ impl Fs {
     pub(super) fn unlinked_file(&self, inode: u64) -> Option<(Arc<dyn OpenFile>, Attributes)> {
         let files = self.files.matching(|file| file.inode() == inode);
         files.into_iter().find_map(|file| {
-            file.unlinked_attributes(self)
-                .map(|attributes| (file, attributes))
+            let attributes = Attributes {
+                is_removed: true,
+                ..file.unlinked_attributes(self)?
+            };
+            Some((file, attributes))
         })
     }
 
@@ -500,6 +503,9 @@ impl Change<'_> {
             Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..)
         ) {
             self.unlinked.add(node.path(), thread);
+        }
+        if matches!(node, Node::Chunk(..)) {
+            return self.unlink_chunk(&node);
         }
         self.remove(&node)
     }

@@ -1,5 +1,6 @@
 mod changing_sources;
 mod composites;
+mod empty_chunks;
 mod faults;
 mod headers;
 mod latency;
@@ -7,6 +8,7 @@ pub mod model;
 mod pages_model;
 mod races;
 mod remote;
+mod removed;
 mod shard_costs;
 mod views;
 

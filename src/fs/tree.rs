@@ -204,6 +204,11 @@ impl Tree {
         self.live.remember(node)
     }
 
+    /// Returns the generation of an inode number: see [`LiveNodes::generation`].
+    pub fn generation(&self, inode: u64) -> u32 {
+        self.live.generation(inode)
+    }
+
     /// Returns the inode number by which the kernel names `node`, or would name it after a lookup.
     pub fn inode(&self, node: &Node) -> u64 {
         self.live.number(node)

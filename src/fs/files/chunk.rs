@@ -7,10 +7,14 @@
 //! size of the chunk is the decoded chunk. What is shorter must decode by the codecs of the array,
 //! or nothing of it reaches the array, and the writes of other files to the chunk stay. What may be
 //! either is refused.
+//!
+//! A chunk file that is removed while it is open keeps its bytes (`removed`).
 
 pub mod created;
 mod draft;
+mod removed;
 
+use super::draft::Draft;
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::{ChunkPart, FoundBytes, Wait};
@@ -20,7 +24,7 @@ use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
 use draft::ChunkDraft;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, lock};
@@ -42,8 +46,10 @@ pub struct ChunkFile {
     /// The number of its creation, if [`created::CreatedChunks`] counts it.
     creation: Option<u64>,
     is_written: AtomicBool,
-    /// Protects the draft; held while it is stored.
+    /// Protects the draft; held while it is stored, and while the file is removed.
     draft: Mutex<Option<ChunkDraft>>,
+    /// The content of the file since it was removed.
+    removed: OnceLock<Arc<Draft>>,
 }
 
 impl ChunkFile {
@@ -58,6 +64,7 @@ impl ChunkFile {
             creation: None,
             is_written: AtomicBool::new(false),
             draft: Mutex::default(),
+            removed: OnceLock::new(),
         }
     }
 
@@ -169,6 +176,9 @@ impl ChunkFile {
     /// Stores the draft if it is complete; without a draft, the dirty chunks of the array.
     fn store(&self, fs: &Change) -> Result<()> {
         let mut slot = lock(&self.draft);
+        if self.removed.get().is_some() {
+            return Ok(());
+        }
         if let Some(draft) = slot.as_mut() {
             if let Some(of) = draft.array.clone() {
                 of.confirm(false)?;
@@ -347,10 +357,19 @@ impl OpenFile for ChunkFile {
         out: &mut Vec<u8>,
     ) -> Result<FoundBytes> {
         self.pending_drop.finish(fs);
+        if let Some(removed) = self.removed.get() {
+            return removed.read(fs, offset, len, wait, out);
+        }
         let Some(array) = self.array.latest_if(fs, wait)? else {
             return Ok(FoundBytes::MustWait);
         };
         match fs.read_chunk(&array, &self.name, offset, len, wait, out) {
+            Err(e) if e.errno() == libc::ESTALE && self.is_removed(wait) != Some(false) => {
+                return match self.removed.get() {
+                    Some(removed) => removed.read(fs, offset, len, wait, out),
+                    None => Ok(FoundBytes::MustWait),
+                };
+            }
             Err(e) if e.errno() == libc::ESTALE && fs.created_chunks.contains(&self.path()) => {
                 let size = array.grid().chunk_size(self.chunk(&array)?) as u64;
                 let end = offset.saturating_add(len as u64).min(size);
@@ -376,6 +395,9 @@ impl OpenFile for ChunkFile {
         let Some(mut draft) = self.lock_draft(mode.wait) else {
             return Ok(None);
         };
+        if let Some(removed) = self.removed.get() {
+            return removed.write(fs, offset, data, mode);
+        }
         let mode = WriteMode {
             inode: self.inode,
             ..mode
@@ -392,9 +414,10 @@ impl OpenFile for ChunkFile {
     }
 
     fn fsync(&self, fs: &Change) -> Result<()> {
-        let stored = self
-            .store(fs)
-            .and_then(|()| fs.flush_array(&*self.array.latest(fs)?));
+        let stored = self.store(fs).and_then(|()| match self.removed.get() {
+            Some(_) => Ok(()),
+            None => fs.flush_array(&*self.array.latest(fs)?),
+        });
         self.record
             .answer(fs.with_losses(&self.array.key(), stored))
     }
@@ -411,6 +434,12 @@ impl OpenFile for ChunkFile {
         }
     }
 
+    fn set_len(&self, len: u64) -> Result<()> {
+        let removed = self.removed.get();
+        let removed = removed.ok_or_else(|| Error::system(libc::EPERM))?;
+        removed.set_len(len)
+    }
+
     fn release_may_block(&self) -> bool {
         self.writable
     }
@@ -425,6 +454,10 @@ impl OpenFile for ChunkFile {
 
     fn write_record(&self) -> Option<&WriteRecord> {
         Some(&self.record)
+    }
+
+    fn unlinked_attributes(&self, fs: &Fs) -> Option<Attributes> {
+        self.removed.get()?.unlinked_attributes(fs)
     }
 
     fn as_chunk(&self) -> Option<&ChunkFile> {

@@ -217,6 +217,28 @@ impl Drafts {
 }
 
 impl Draft {
+    /// Returns the content of the file `node`, of `len` of at most `limit` bytes, which is removed
+    /// and stays open.
+    pub fn removed(
+        (node, inode): (&Node, u64),
+        (text, memory): (DraftText, Grant),
+        len: u64,
+        limit: u64,
+    ) -> Arc<Draft> {
+        let content = DraftContent {
+            len,
+            fate: Fate::Removed,
+            ..DraftContent::new(text, false, memory)
+        };
+        Arc::new(Draft {
+            inode,
+            permissions: None,
+            limit,
+            node: Mutex::new(node.clone()),
+            content: Mutex::new(content),
+        })
+    }
+
     /// Returns the node whose content the draft is to become.
     pub fn node(&self) -> Node {
         lock(&self.node).clone()

@@ -6,7 +6,9 @@ use crate::cache::{FoundBytes, Wait};
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs, KernelPages};
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,6 +108,23 @@ impl OpenFile for PlainFile {
             .as_ref()
             .ok_or_else(|| Error::system(libc::EPERM))?;
         Ok(file.set_len(len)?)
+    }
+
+    fn allocate(&self, range: Range<u64>, keeps_size: bool) -> Result<bool> {
+        let Some(file) = &self.file else {
+            return Ok(false);
+        };
+        if self.is_taken.load(Ordering::Acquire) {
+            return Err(Error::stale());
+        }
+        let flags = if keeps_size {
+            FallocateFlags::KEEP_SIZE
+        } else {
+            FallocateFlags::empty()
+        };
+        let done = fallocate(file, flags, range.start, range.end - range.start);
+        done.map_err(std::io::Error::from)?;
+        Ok(true)
     }
 
     fn unlinked_attributes(&self, fs: &Fs) -> Option<Attributes> {

@@ -38,6 +38,8 @@ pub struct Attributes {
     /// directories, where only times can change, and for chunks, where only times and the stored
     /// size can.
     pub lasting: bool,
+    /// Whether the file was removed while it is open.
+    pub is_removed: bool,
 }
 
 impl Tree {
@@ -219,6 +221,7 @@ impl Tree {
             block_size,
             permissions,
             lasting: is_directory,
+            is_removed: false,
         }
     }
 }

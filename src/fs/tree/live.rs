@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 use zarrfs_base::memory::lock;
 use zarrfs_store::Key;
 
@@ -51,11 +52,16 @@ struct KnownNodes {
     threshold: usize,
     /// Number of uses of nodes so far.
     clock: u64,
+    /// The generation of the node that the kernel has got to know last.
+    generation: u32,
 }
 
 struct Live {
     /// `None` once the node was removed.
     node: Option<Arc<Node>>,
+    /// A number that no other node of this inode number has, also in other mounts: a file handle
+    /// that a program has kept is not one of a file that has got the number since.
+    generation: u32,
     /// Lookups minus those that the kernel has forgotten.
     lookups: u64,
     /// The clock's value when a request last named the node.
@@ -83,6 +89,10 @@ impl Default for KnownNodes {
             bytes: 0,
             threshold: LIMIT,
             clock: 0,
+            // another number than that of an earlier mount
+            generation: SystemTime::UNIX_EPOCH
+                .elapsed()
+                .map_or(0, |since| since.as_micros() as u32),
         }
     }
 }
@@ -104,6 +114,12 @@ impl LiveNodes {
         lock(&self.known).number(node)
     }
 
+    /// Returns the generation of a node that the kernel knows by an inode number; 0 for any other.
+    pub fn generation(&self, inode: u64) -> u32 {
+        let known = lock(&self.known);
+        known.nodes.get(&inode).map_or(0, |live| live.generation)
+    }
+
     /// Counts a lookup of `node`, and returns its number.
     pub fn remember(&self, node: Node) -> u64 {
         let known = &mut *lock(&self.known);
@@ -113,11 +129,15 @@ impl LiveNodes {
         }
         known.clock += 1;
         let now = known.clock;
-        let live = known.nodes.entry(number).or_insert(Live {
-            node: None,
-            lookups: 0,
-            used: now,
-            left: LeftSnapshot::Unknown,
+        let live = known.nodes.entry(number).or_insert_with(|| {
+            known.generation = known.generation.wrapping_add(1);
+            Live {
+                node: None,
+                generation: known.generation,
+                lookups: 0,
+                used: now,
+                left: LeftSnapshot::Unknown,
+            }
         });
         if live.left == LeftSnapshot::Refused {
             live.left = LeftSnapshot::Opened;
@@ -341,6 +361,7 @@ fn place(node: &Node) -> (bool, Key) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn value(path: &str) -> Node {
         Node::Value(Key::normalize(path).unwrap())
@@ -404,6 +425,25 @@ mod tests {
         );
         live.forget(number, 1);
         assert_eq!(live.get(other).as_deref(), Some(&second));
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_has_another_generation() {
+        let live = LiveNodes::default();
+        let number = live.remember(value("a"));
+        let generation = live.generation(number);
+        assert_eq!(live.remember(value("a")), number);
+        live.forget(number, 1);
+        assert_eq!(live.generation(number), generation);
+        live.forget(number, 1);
+        assert_eq!(live.remember(value("a")), number);
+        assert_ne!(live.generation(number), generation);
+        // the clock counts on before another mount
+        std::thread::sleep(Duration::from_millis(2));
+        let other = LiveNodes::default();
+        assert_eq!(other.generation(number), 0);
+        assert_eq!(other.remember(value("a")), number);
+        assert_ne!(other.generation(number), live.generation(number));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::array::Array;
 use crate::cache::Ranges;
+use crate::fs::files::draft::DraftText;
 use std::borrow::Cow;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -40,7 +41,7 @@ pub enum DraftBytes {
         /// The bytes, up to the end of the last write.
         bytes: Vec<u8>,
         /// Grant for the memory of the bytes.
-        _memory: Grant,
+        memory: Grant,
     },
     /// An unnamed file.
     File(File),
@@ -105,20 +106,27 @@ impl ChunkDraft {
 }
 
 impl DraftBytes {
-    fn new(size: usize, directory: &Path) -> Result<Self> {
+    /// Returns the bytes as those of a file that is no draft any more, and the grant for them.
+    pub fn into_text(self) -> (DraftText, Grant) {
+        match self {
+            DraftBytes::Memory { bytes, memory } => (DraftText::Memory(bytes), memory),
+            DraftBytes::File(file) => (DraftText::File(file), Grant::default()),
+        }
+    }
+
+    /// Returns an empty draft for `size` bytes, in memory if there is some to spare.
+    pub fn new(size: usize, directory: &Path) -> Result<Self> {
         let mut memory = Grant::default();
         if size <= IN_MEMORY && memory::check_available().is_ok() && memory.grow(size).is_ok() {
             let mut bytes = Vec::new();
             memory::reserve(&mut bytes, size)?;
-            return Ok(DraftBytes::Memory {
-                bytes,
-                _memory: memory,
-            });
+            return Ok(DraftBytes::Memory { bytes, memory });
         }
         Ok(DraftBytes::File(unnamed_file(directory)?))
     }
 
-    fn write(&mut self, offset: usize, data: &[u8]) -> Result<()> {
+    /// Writes bytes, and zeros over a gap before them.
+    pub fn write(&mut self, offset: usize, data: &[u8]) -> Result<()> {
         match self {
             DraftBytes::Memory { bytes, .. } => {
                 let end = offset + data.len();
