@@ -21,7 +21,7 @@ pub use crate::array::Ranges;
 pub use chunk_cache::{CachedRun, ChunkPart, DecodedPart, FoundBytes};
 pub use prefetch::{PrefetchState, Prefetcher};
 pub use unstored::UnstoredChunks;
-pub use write_back::{Part, WRITE_BACK_THREADS};
+pub use write_back::{Creates, Part, WRITE_BACK_THREADS};
 pub use zarrfs_base::spill_file::SpillOptions;
 
 use crate::array::{Array, ServedVersions};
@@ -93,7 +93,7 @@ struct State {
 /// ```
 /// use std::sync::Arc;
 /// use zarrfs::array::Array;
-/// use zarrfs::cache::{Cache, ChunkPart};
+/// use zarrfs::cache::{Cache, ChunkPart, Creates};
 /// use zarrfs_base::stats::Stats;
 /// use zarrfs_store::{Key, MemoryStore};
 /// use zarrfs_format::grid::ChunkId;
@@ -110,7 +110,7 @@ struct State {
 /// assert_eq!(chunk.bytes(), [5, 6]);
 /// drop(chunk);
 /// // a written chunk is dirty, and every reader gets it, until it is stored
-/// cache.try_write_parts(&array, ChunkId(1), &[(0, &[7])])?;
+/// cache.try_write_parts(&array, ChunkId(1), &[(0, &[7])], Creates::UnlessEmpty)?;
 /// assert_eq!(cache.get(&array, ChunkId(1), ChunkPart::Whole)?.unwrap().bytes(), [7, 6]);
 /// assert_eq!(stats.stores.get(), 0);
 /// cache.flush_array(&array)?;

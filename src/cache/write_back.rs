@@ -13,6 +13,7 @@ mod losses;
 mod objects;
 mod space;
 
+pub use dirty_chunk::Creates;
 pub(super) use dirty_chunk::DirtyChunk;
 pub(super) use losses::Failures;
 pub use space::WRITE_BACK_THREADS;
@@ -58,6 +59,7 @@ impl Cache {
         array: &Arc<Array>,
         chunk: ChunkId,
         parts: &[Part],
+        creates: Creates,
     ) -> Result<bool> {
         loop {
             let Some(dirty) = self.dirty_chunk_or_new(array, chunk)? else {
@@ -68,7 +70,7 @@ impl Cache {
                 continue; // it was stored just now
             }
             let was_fully_written = state.is_fully_written();
-            state.write(self, array, parts)?;
+            state.write(self, array, parts, creates)?;
             let is_fully_written = state.is_fully_written();
             drop(state);
             if is_fully_written && !was_fully_written {
@@ -227,7 +229,8 @@ impl Cache {
     /// 1. The locks of the chunk are taken, and the array's document is confirmed.
     /// 2. If the base shows through, the store is asked for its version. If another writer has
     ///    replaced it, it is loaded again and only the written bytes are copied over it.
-    /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all. Writers
+    /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all, unless it
+    ///    is uninitialized and stays so: see [`Creates`]. Writers
     ///    continue in a copy. A server puts it only while it holds the version of step 2; otherwise
     ///    the write-back starts over. A chunk of a shard is handed over instead.
     /// 4. If nothing was written meanwhile, the chunk leaves the map; otherwise the rest waits for
@@ -370,14 +373,21 @@ impl Cache {
         true
     }
 
-    /// Takes step 3 of a write-back. It may erase an empty chunk instead.
+    /// Takes step 3 of a write-back. It may erase an empty chunk instead, or leave it
+    /// uninitialized.
     fn store(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
         let array = &dirty.array;
-        let stored = if self.drops_empty && array.is_empty(&snapshot.bytes) {
+        let is_empty = array.is_empty(&snapshot.bytes);
+        let stored = if is_empty && self.drops_empty {
             // an erasure has no condition: another writer may have created the chunk meanwhile
             if snapshot.replaces() != Replaces::Nothing {
                 array.erase(dirty.chunk)?;
             }
+            Ok(Outcome::Stored(None))
+        } else if is_empty
+            && snapshot.creates == Creates::UnlessEmpty
+            && array.stat_chunk(dirty.chunk)?.is_none()
+        {
             Ok(Outcome::Stored(None))
         } else {
             loop {
@@ -530,7 +540,7 @@ impl Cache {
         offset: usize,
         data: &[u8],
     ) -> Result<()> {
-        while !self.try_write_parts(array, chunk, &[(offset, data)])? {
+        while !self.try_write_parts(array, chunk, &[(offset, data)], Creates::UnlessEmpty)? {
             self.make_space(array)?;
         }
         Ok(())

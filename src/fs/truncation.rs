@@ -97,7 +97,7 @@ impl Truncations {
     }
 
     /// Returns the size of a truncated file.
-    fn end(&self, inode: u64) -> Option<u64> {
+    pub fn end(&self, inode: u64) -> Option<u64> {
         self.with(inode, |file| file.end).flatten()
     }
 
@@ -230,6 +230,14 @@ impl Truncations {
         }
         self.released.notify_all();
         is_last
+    }
+
+    /// Forgets the truncation of a file that was removed.
+    pub fn forget(&self, inode: u64) {
+        let mut files = lock(&self.files);
+        files.remove(&inode);
+        self.count.store(files.len(), Ordering::Release);
+        self.released.notify_all();
     }
 
     /// Returns whether [`Truncations::settle`] may have to wait.
@@ -407,6 +415,48 @@ impl Change<'_> {
         }
     }
 
+    /// Reserves space for a part of a file, as fallocate(2) does, and makes the file longer if it
+    /// ends before and `keeps_size` is false. Only plain keys of a directory have space of their
+    /// own: the size of an encoded chunk is not known before it is stored.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG if a write there would fail.
+    pub fn allocate(&self, handle: u64, offset: u64, len: u64, keeps_size: bool) -> Result<()> {
+        let file = self.files.get(handle)?;
+        let end = offset
+            .checked_add(len)
+            .filter(|end| i64::try_from(*end).is_ok())
+            .ok_or_else(|| Error::system(libc::EFBIG))?;
+        if file.allocate(offset..end, keeps_size)? {
+            return Ok(());
+        }
+        let inode = file.inode();
+        if end <= self.attributes(inode)?.size {
+            return Ok(());
+        }
+        if !keeps_size {
+            return self.set_size(inode, end, Some(handle)).map(drop);
+        }
+        let is_fixed = match self.tree.node(inode) {
+            Ok(node) => self.has_fixed_size(&node)? && !self.is_resized(&node),
+            Err(_) => false,
+        };
+        if is_fixed && end > self.whole_attributes(inode)?.size {
+            return Err(Error::system(libc::EFBIG));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the size of a node is that of an array, which programs may change.
+    fn is_resized(&self, node: &Node) -> bool {
+        self.options.resize
+            && matches!(
+                node,
+                Node::Flat(_) | Node::ViewFile(_, View::Unpacked, ViewedFile::Flat)
+            )
+    }
+
     /// Sets the size of a file of fixed size, or of flat bytes that are resized, through the open
     /// file `handle`. Without one, it is as if the file were opened and closed again: only the size
     /// of an array changes.
@@ -431,12 +481,7 @@ impl Change<'_> {
         let file = handle.map(|handle| self.files.get(handle)).transpose()?;
         let through = handle.zip(file.filter(|file| !file.written_arrays().is_empty()));
         let whole = self.whole_attributes(inode)?.size;
-        if self.options.resize
-            && matches!(
-                node,
-                Node::Flat(_) | Node::ViewFile(_, View::Unpacked, ViewedFile::Flat)
-            )
-        {
+        if self.is_resized(node) {
             let after = if self.truncations.contains(inode) {
                 Added::Zeros
             } else {

@@ -6,7 +6,7 @@ use super::Fs;
 use super::page_guards::{GuardId, HeldGuards};
 use super::write_record::WriteRecord;
 use crate::array::Array;
-use crate::cache::{Part, Ranges, Wait};
+use crate::cache::{Creates, Part, Ranges, Wait};
 use crate::fs::tree::Node;
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -79,6 +79,8 @@ pub struct WriteMode {
     pub wait: Wait,
     /// Whether the bytes are zeros that fill a gap: see [`super::truncation`].
     pub is_gap: bool,
+    /// Whether the write creates a chunk that the store lacks.
+    pub creates: Creates,
 }
 
 impl WriteMode {
@@ -90,6 +92,7 @@ impl WriteMode {
             mapped: false,
             wait: Wait::Allowed,
             is_gap: false,
+            creates: Creates::UnlessEmpty,
         }
     }
 }
@@ -232,6 +235,10 @@ impl Change<'_> {
         data: &[u8],
         mode: WriteMode,
     ) -> Result<bool> {
+        let mode = WriteMode {
+            creates: Creates::Always,
+            ..mode
+        };
         let meta = array.metadata();
         if meta.order == Order::C || array.grid().dimensions() < 2 {
             return self.write_parts(array, chunk, &[(offset, data)], mode);
@@ -281,11 +288,14 @@ impl Change<'_> {
                 if free.is_empty() {
                     Ok(true)
                 } else {
-                    self.cache.try_write_parts(array, chunk, &free)
+                    self.cache
+                        .try_write_parts(array, chunk, &free, mode.creates)
                 }
             } else {
                 let stale = self.guard(&mut guards, array, chunk, parts, mode);
-                let written = self.cache.try_write_parts(array, chunk, parts);
+                let written = self
+                    .cache
+                    .try_write_parts(array, chunk, parts, mode.creates);
                 match written {
                     Ok(true) => self.stale.borrow_mut().extend(stale),
                     _ => stale.iter().for_each(|stale| guards.remove(&stale.guards)),

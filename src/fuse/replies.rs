@@ -1,6 +1,7 @@
 //! Answers to the kernel: attributes, times to live, errors.
 
 use super::ServeOptions;
+use crate::fs::Fs;
 use crate::fs::tree::Attributes;
 use fuser::{
     Errno, FileAttr, FileType, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
@@ -35,7 +36,7 @@ impl ServeOptions {
         let (kind, mode, nlink) = if a.is_directory {
             (FileType::Directory, 0o755, 2)
         } else {
-            (FileType::RegularFile, 0o644, 1)
+            (FileType::RegularFile, 0o644, u32::from(!a.is_removed))
         };
         let mode = if self.read_only { mode & 0o555 } else { mode };
         let mode = mode
@@ -65,15 +66,20 @@ impl ServeOptions {
         reply.attr(&attribute_ttl(a.lasting), &self.attributes(a));
     }
 
-    /// Answers with the inode of a name.
-    pub(super) fn send_entry(&self, reply: ReplyEntry, a: &Attributes) {
+    /// Answers with the inode of a name, which has the attributes `a`.
+    pub(super) fn send_entry(&self, fs: &Fs, reply: ReplyEntry, a: &Attributes) {
         reply.entry_with_ttls(
             &attribute_ttl(a.lasting),
             &ENTRY_TTL,
             &self.attributes(a),
-            Generation(0),
+            generation(fs, a),
         );
     }
+}
+
+/// Returns the generation of an inode with the attributes `a`.
+pub fn generation(fs: &Fs, a: &Attributes) -> Generation {
+    Generation(fs.tree().generation(a.inode).into())
 }
 
 /// A reply that can carry an error instead of a value.

@@ -1,17 +1,17 @@
 //! One method for each request of the kernel: it parses the arguments, calls [`Fs`], and replies.
 //! [`super`] decides which thread does the work.
 
-use super::replies::{attribute_ttl, finish, send_ok, send_written, send_xattr};
+use super::replies::{attribute_ttl, finish, generation, send_ok, send_written, send_xattr};
 use super::request_info::RequestInfo;
 use super::{FuseServer, MAX_BACKGROUND};
 use crate::cache::Wait;
 use crate::fs::tree::{Audience, ROOT_INODE};
 use crate::fs::{Fs, KernelPages, MAX_NAME, RequestKind, Seek, StalePages};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -68,6 +68,8 @@ impl Filesystem for FuseServer {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             // without it each write requests security.capability
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            // file handles outlive what this mount knows of a file: no export over NFS
+            InitFlags::FUSE_NO_EXPORT_SUPPORT,
         ] {
             let _ = config.add_capabilities(flag);
         }
@@ -97,7 +99,7 @@ impl Filesystem for FuseServer {
         };
         self.dispatch(lookup, move |fs| {
             let found = request.run(fs, || fs.lookup(parent.0, &request.name));
-            finish(found, reply, |reply, a| options.send_entry(reply, &a));
+            finish(found, reply, |reply, a| options.send_entry(fs, reply, &a));
         });
     }
 
@@ -427,7 +429,7 @@ impl Filesystem for FuseServer {
                             &entry.name.name,
                             &ttl,
                             &attributes,
-                            Generation(0),
+                            generation(fs, entry.attributes),
                         )
                     })
                 });
@@ -490,6 +492,7 @@ impl Filesystem for FuseServer {
             return reply.error(Errno::EILSEQ);
         };
         let options = self.options.clone();
+        let fs = self.fs.clone();
         let names = self.names.clone();
         let exclusive = flags & libc::O_EXCL != 0;
         let truncate = flags & libc::O_TRUNC != 0;
@@ -516,7 +519,7 @@ impl Filesystem for FuseServer {
                 reply.created(
                     &ttl,
                     &options.attributes(&attributes),
-                    Generation(0),
+                    generation(&fs, &attributes),
                     handle,
                     pages,
                 );
@@ -723,15 +726,23 @@ impl Filesystem for FuseServer {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let is_punch = mode & libc::FALLOC_FL_KEEP_SIZE != 0
-            && mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0;
-        if !is_punch {
+        let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let zeroing = mode & !libc::FALLOC_FL_KEEP_SIZE;
+        let is_punch = keeps_size
+            && [libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE].contains(&zeroing);
+        if !is_punch && zeroing != 0 {
             return reply.error(Errno::EOPNOTSUPP);
         }
         self.change(
             RequestInfo::of("fallocate", inode),
             reply,
-            move |fs, _| fs.punch(handle.0, offset, len),
+            move |fs, _| {
+                if is_punch {
+                    fs.punch(handle.0, offset, len)
+                } else {
+                    fs.allocate(handle.0, offset, len, keeps_size)
+                }
+            },
             send_ok,
         );
     }

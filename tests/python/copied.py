@@ -1,11 +1,13 @@
 """Makes a hierarchy, and compares one that was copied through mounts with it.
 
     copied.py make STORE FORMAT
+    copied.py make_sparse STORE FORMAT none|default
     copied.py compare STORE COPY
     copied.py increased STORE COPY
 
 With zarr 2.18 or 3; of Zarr v3 with zarr 3. In the second copy, CDO or NCO has added 1 to `t` of the root, and attributes.
 """
+import contextlib
 import sys
 import warnings
 
@@ -33,6 +35,33 @@ def make(store, zarr_format):
     )
     for group, mode in (None, "w"), ("g/sub", "a"):
         dataset.to_zarr(store, mode=mode, group=group, encoding={"t": {"chunks": (5, 5, 9)}}, **options)
+
+
+def make_sparse(store, zarr_format, codec):
+    """Makes arrays with chunks that are missing, and chunks of fill values that are stored."""
+    random = np.random.default_rng(1)
+    options, more = ({"zarr_format": int(zarr_format)}, {}) if ZARR3 else ({}, {})
+    if ZARR3:
+        more["chunk_key_encoding"] = {"name": "v2", "separator": "."}
+    if codec == "none":
+        more["compressors" if ZARR3 else "compressor"] = None
+
+    def array(group, name, fill_value, dtype):
+        make = group.create_array if ZARR3 else group.create_dataset
+        return make(name, shape=(40, 30), chunks=(10, 9), dtype=dtype, fill_value=fill_value, **more)
+
+    root = zarr.open_group(store, mode="w", **options)
+    root.attrs["title"] = "sp\u00e4rlich"
+    for group in root, root.create_group("g/sub"):
+        for name, fill_value, dtype in ("zero", 0, "i4"), ("seven", 7, "<i2"), ("nan", float("nan"), "f4"):
+            made = array(group, name, fill_value, dtype)
+            made.attrs["units"] = "m"
+            made[0:10, 0:9] = random.integers(1, 100, (10, 9))
+            made[15:25, 10:20] = random.integers(1, 100, (10, 10))
+        array(group, "empty", 0, "i2")
+        with zarr.config.set({"array.write_empty_chunks": True}) if ZARR3 else contextlib.nullcontext():
+            array(group, "filled", 5, "u1")[0:20] = 5
+    zarr.consolidate_metadata(store)
 
 
 def nodes(group, path=""):
@@ -65,4 +94,4 @@ def increased(store, copy):
 
 
 if __name__ == "__main__":
-    {"make": make, "compare": compare, "increased": increased}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "make_sparse": make_sparse, "compare": compare, "increased": increased}[sys.argv[1]](*sys.argv[2:])

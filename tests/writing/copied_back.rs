@@ -60,10 +60,7 @@ impl Source {
     /// Returns a new store with an empty group.
     fn empty(&self) -> tempfile::TempDir {
         let store = tempfile::tempdir().unwrap();
-        let (name, text) = match self.format {
-            "2" => (".zgroup", r#"{"zarr_format": 2}"#),
-            _ => ("zarr.json", r#"{"zarr_format": 3, "node_type": "group"}"#),
-        };
+        let (name, text) = empty_group(self.format);
         fs::write(store.path().join(name), text).unwrap();
         store
     }
@@ -95,6 +92,14 @@ impl Source {
             let is_chunk = name.split('.').all(|index| index.parse::<u64>().is_ok());
             assert!(is_document || is_chunk, "{way}: {path:?}");
         }
+    }
+}
+
+/// Returns the name and the text of the document of an empty group.
+fn empty_group(format: &str) -> (&'static str, &'static str) {
+    match format {
+        "2" => (".zgroup", r#"{"zarr_format": 2}"#),
+        _ => ("zarr.json", r#"{"zarr_format": 3, "node_type": "group"}"#),
     }
 }
 
@@ -162,6 +167,68 @@ fn copies_of_v2_go_back_into_a_mount() {
 #[test]
 fn copies_of_v3_go_back_into_a_mount() {
     copied_back("ZARRFS_TEST_PYTHON3", "3");
+}
+
+/// Copies all that a mount shows into the mount of an empty store, which becomes the same store:
+/// documents byte for byte, no chunk that was missing, and chunks byte for byte.
+fn copied_whole(variable: &str, format: &'static str, codec: &str, compressor: &[&str]) {
+    let Some(python) = env_path(variable) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("source");
+    let args = [
+        Path::new("make_sparse"),
+        &source,
+        Path::new(format),
+        Path::new(codec),
+    ];
+    run_python(&python, "copied.py", &args);
+    let from = Mount::new(&source, &[&CONTAINERS[..], &["--read-only"]].concat());
+    let wanted = files(&source);
+    let all = format!("{}/.", from.path().display());
+    let piped = format!("tar c -C {all} . | tar x");
+    let mut ways = vec![
+        ("cp", vec!["-a", &all, "."]),
+        ("cp", vec!["-r", &all, "."]),
+        ("sh", vec!["-c", &piped]),
+    ];
+    if is_installed("rsync") {
+        ways.push(("rsync", vec!["-a", &all, "."]));
+    }
+    for (program, args) in ways {
+        let way = format!("{program} {}", args[0]);
+        let store = tempfile::tempdir().unwrap();
+        fs::write(
+            store.path().join(empty_group(format).0),
+            empty_group(format).1,
+        )
+        .unwrap();
+        let mount = Mount::new(store.path(), &[&CONTAINERS[..], compressor].concat());
+        run(program, &args, mount.path());
+        mount.assert_no_problem();
+        drop(mount);
+        let found = files(store.path());
+        assert!(found.keys().eq(wanted.keys()), "{way}: {:?}", found.keys());
+        for (name, bytes) in &found {
+            let text = String::from_utf8_lossy(bytes);
+            assert!(*bytes == wanted[name], "{way}: {name:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_a_mount_of_v2_is_the_store() {
+    copied_whole("ZARRFS_TEST_PYTHON", "2", "none", &[]);
+    let blosc = ["--compressor", "blosc:lz4:5"];
+    copied_whole("ZARRFS_TEST_PYTHON", "2", "default", &blosc);
+}
+
+#[test]
+fn a_copy_of_a_mount_of_v3_is_the_store() {
+    copied_whole("ZARRFS_TEST_PYTHON3", "3", "none", &[]);
+    let zstd = ["--compressor", "zstd:0"];
+    copied_whole("ZARRFS_TEST_PYTHON3", "3", "default", &zstd);
 }
 
 /// A program of root keeps the owners of the files that it copies. No file of a mount has another

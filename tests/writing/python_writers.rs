@@ -343,7 +343,7 @@ fn editors_can_edit_documents() {
     assert_eq!(attributes(), "{\"title\": \"printed\"}\n");
     run(
         "sed",
-        &["-i", "s/^ *50,/    45,/", "g/a/.zarray"],
+        &["-i", "s/\\[50,/[45,/", "g/a/.zarray"],
         mount.path(),
     );
     assert_eq!(

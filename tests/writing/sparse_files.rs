@@ -358,6 +358,68 @@ fn holes_are_punched() {
     }
 }
 
+/// fallocate(2), and posix_fallocate(3) with it, succeeds where a write would.
+#[test]
+fn space_is_reserved_where_a_write_would_succeed() {
+    let store = array("fill value");
+    let mount = Mount::new(store.path(), &[]);
+    fs::write(mount.join("a/data.raw"), pattern(5, SIZE)).unwrap();
+    fs::write(mount.join("plain"), "123").unwrap();
+    let open = |name: &str| {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).open(mount.join(name));
+        file.unwrap()
+    };
+    let before = stored(store.path());
+    let [none, keep] = [FallocateFlags::empty(), FallocateFlags::KEEP_SIZE];
+    for name in ["a/data.raw", "a/data.npy", "a/0.0"] {
+        let file = open(name);
+        let size = file.metadata().unwrap().len();
+        for flags in [none, keep] {
+            fallocate(&file, flags, 0, size).unwrap();
+            fallocate(&file, flags, size - 1, 1).unwrap();
+            let beyond = fallocate(&file, flags, size - 1, 2);
+            assert_eq!(beyond, Err(rustix::io::Errno::FBIG), "{name}");
+        }
+        assert_eq!(file.metadata().unwrap().len(), size, "{name}");
+        close(file).unwrap();
+    }
+    assert!(stored(store.path()) == before, "no byte changes");
+
+    let file = open("plain");
+    fallocate(&file, keep, 0, 100).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 3);
+    fallocate(&file, none, 0, 5).unwrap();
+    close(file).unwrap();
+    assert_eq!(fs::read(mount.join("plain")).unwrap(), b"123\0\0");
+    let grown = shell(
+        "fallocate -l 8 $to",
+        &mount.join("plain"),
+        &mount.join("plain"),
+    );
+    assert_eq!(grown, "");
+    assert_eq!(fs::metadata(mount.join("plain")).unwrap().len(), 8);
+}
+
+/// With `--resize` space behind the end is rows.
+#[test]
+fn reserved_space_makes_an_array_longer() {
+    let store = array("zeros");
+    let mount = Mount::new(store.path(), &["--resize"]);
+    let row = SIZE as u64 / SHAPE[0] as u64;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(mount.join("a/data.raw"))
+        .unwrap();
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, SIZE as u64 + row).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), SIZE as u64);
+    fallocate(&file, FallocateFlags::empty(), 0, SIZE as u64 + row).unwrap();
+    close(file).unwrap();
+    let path = mount.join("a/data.raw");
+    assert_eq!(fs::metadata(&path).unwrap().len(), SIZE as u64 + row);
+}
+
 /// A copy has what a shared map has written, though the kernel has not sent it yet.
 #[test]
 fn a_dirty_page_of_a_map_is_no_hole() {

@@ -43,10 +43,22 @@ pub(in crate::cache) struct DirtyState {
     /// notice a store meanwhile, and a write-back to notice a load: `load_lock` and
     /// `write_back_lock` exclude another of its own kind.
     pub generation: u64,
+    /// Whether the chunk is stored though the store lacks it and its bytes are fill values.
+    creates: Creates,
     /// The bytes of an edge chunk that belong to the array; `None` if all do.
     inside: Option<Ranges>,
     /// Account of the memory of the ranges.
     account: Account,
+}
+
+/// Whether a write creates a chunk that the store lacks. Flat bytes show fill values there: a
+/// program that writes them back does not ask for a chunk, and one that writes a chunk file does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Creates {
+    /// It does.
+    Always,
+    /// It does unless all bytes of the chunk are fill values.
+    UnlessEmpty,
 }
 
 /// The knowledge of the stored chunk below the written bytes.
@@ -84,6 +96,7 @@ pub(in crate::cache) struct Snapshot {
     pub base: Base,
     /// The bytes that were written over the base; `None` if all were.
     pub written: Option<Ranges>,
+    pub creates: Creates,
 }
 
 impl Snapshot {
@@ -150,6 +163,7 @@ impl DirtyState {
             base,
             confirmed,
             generation: 0,
+            creates: Creates::UnlessEmpty,
             inside,
             account,
         };
@@ -183,6 +197,7 @@ impl DirtyState {
             base,
             confirmed: self.confirmed,
             generation: 0,
+            creates: self.creates,
             inside: now_inside,
             account,
         };
@@ -234,7 +249,13 @@ impl DirtyState {
         Ok(Arc::get_mut(held).ok_or_else(Error::stale)?.bytes_mut())
     }
 
-    pub fn write(&mut self, cache: &Cache, array: &Array, parts: &[Part]) -> Result<()> {
+    pub fn write(
+        &mut self,
+        cache: &Cache,
+        array: &Array,
+        parts: &[Part],
+        creates: Creates,
+    ) -> Result<()> {
         let bytes = self.bytes_mut(cache)?;
         let mut written = Ranges::default();
         for (offset, part) in parts {
@@ -246,6 +267,9 @@ impl DirtyState {
             written.add(range);
         }
         self.dirty.add_all(&written);
+        if creates == Creates::Always {
+            self.creates = creates;
+        }
         let completed = self.complete_edge(cache, array);
         self.count_ranges();
         completed
@@ -328,6 +352,7 @@ impl DirtyState {
             generation: self.generation,
             base,
             written,
+            creates: self.creates,
         })
     }
 

@@ -19,6 +19,8 @@ enum Op {
     Write(usize, f64, f64),
     SetSize(usize, f64),
     Punch(usize, f64, f64),
+    /// Reserves space, and with `false` makes the file longer.
+    Allocate(usize, f64, f64, bool),
     Close(usize),
     Sync(usize),
 }
@@ -30,6 +32,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (0usize..3, at(), at()).prop_map(|(n, a, b)| Op::Write(n, a, b * b)),
         3 => (0usize..3, prop_oneof![at(), Just(0.0), Just(1.0)]).prop_map(|(n, a)| Op::SetSize(n, a)),
         1 => (0usize..3, at(), at()).prop_map(|(n, a, b)| Op::Punch(n, a, b)),
+        1 => (0usize..3, at(), at(), any::<bool>()).prop_map(|(n, a, b, keeps)| Op::Allocate(n, a, b, keeps)),
         2 => (0usize..3).prop_map(Op::Close),
         1 => (0usize..3).prop_map(Op::Sync),
     ]
@@ -137,6 +140,26 @@ impl Model {
                 self.fs.change().punch(handle, at as u64, len as u64)?;
                 let end = (at + len).min(self.size());
                 self.bytes[at.min(end)..end].fill(0);
+            }
+            Op::Allocate(n, at, len, keeps_size) => {
+                let Some(handle) = handle(n) else {
+                    return Ok(());
+                };
+                let at = (at * whole) as usize;
+                let end = at + (len * whole) as usize + 1;
+                let fs = self.fs.change();
+                let done = fs.allocate(handle, at as u64, (end - at) as u64, keeps_size);
+                drop(fs);
+                let is_past_end = end > self.bytes.len();
+                assert_eq!(
+                    done.err().map(|e| e.errno()),
+                    is_past_end.then_some(libc::EFBIG)
+                );
+                let before = self.size();
+                if !keeps_size && !is_past_end && end > before {
+                    self.bytes[before..end].fill(0);
+                    self.reach(end);
+                }
             }
             Op::Close(n) => {
                 let Some(handle) = handle(n) else {

@@ -1,5 +1,5 @@
 use crate::array::Array;
-use crate::cache::{Cache, ChunkPart};
+use crate::cache::{Cache, ChunkPart, Creates};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -434,7 +434,7 @@ fn tiny_chunks_and_scattered_writes_count_with_all_their_memory() {
     let before = cache.used();
     assert!(
         cache
-            .try_write_parts(&scattered, ChunkId(0), &parts)
+            .try_write_parts(&scattered, ChunkId(0), &parts, Creates::UnlessEmpty)
             .unwrap()
     );
     let used = cache.used() - before;
