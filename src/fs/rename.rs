@@ -416,6 +416,11 @@ impl Change<'_> {
     pub(super) fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
         let (open, _) = self.open_composite(self.tree.inode(to), to, true, false)?;
         if open.is_text() {
+            let path = to.path();
+            // the documents that it is made of follow
+            if self.copies.has_made(&path.parent()) && is_made_by_rsync(from, &path) {
+                return Ok(());
+            }
             let text = self.tree.stat(from)?.size.min(MAX_TEXT as u64);
             open.set_whole_len(0)?;
             self.in_pieces(from, 0..text, |at, piece| {

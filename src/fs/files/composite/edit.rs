@@ -248,19 +248,20 @@ impl CompositeFile {
             }
             _ => None,
         };
+        // the coordinates and the grid mapping of a copied array may follow
+        let is_copy = fs.may_be_early(&self.node);
         let edits = match &self.node {
             Node::Header(key, Format::Vrt) => {
                 let attributes = fs.tree.hierarchy().attributes(key)?;
                 let array = EditedArray {
                     attributes: &attributes,
-                    has_place: fs.tree.has_place(key)?,
+                    has_place: !is_copy && fs.tree.has_place(key)?,
                 };
                 export::text_edits(format, &shown, &written, Some(&array))
             }
             _ => export::text_edits(format, &shown, &written, None),
         };
-        // the coordinates of a copied array may follow
-        if !edits.lost.is_empty() && !fs.may_be_early(&self.node) {
+        if !edits.lost.is_empty() && !is_copy {
             fs.stats.problem(format!(
                 "{}: not stored: {} of what was written: change the array's attributes",
                 self.node.path(),
