@@ -37,7 +37,7 @@ pub use projection::WGS_84;
 pub use role::{is_east, is_in_degrees, is_north};
 use std::ops::Range;
 use std::sync::Arc;
-pub use strings::{StringEncoding, read_strings};
+pub use strings::{StringEncoding, are_strings, read_strings, visit_strings};
 use zarrfs_base::error::Result;
 use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_base::memory;

@@ -12,18 +12,20 @@ use super::{Composite, PartContent};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
 use crate::cache::Cache;
+use heap::{Heap, HeapPlace, SEQUENCE};
 pub use messages::sets_flags_alone;
-use messages::{
-    MAX_REFERENCES, Messages, ObjectAttribute, SUPERBLOCK, TextEncoding, UNDEFINED, ValueType,
-};
+use messages::{Messages, ObjectAttribute, SUPERBLOCK, TextEncoding, UNDEFINED, ValueType};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use strings::HeapStrings;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::Key;
 
+mod heap;
 mod messages;
+mod strings;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -130,8 +132,10 @@ type ArrayDimension = (Option<String>, u64, usize);
 enum ValueSource {
     /// Flat bytes, in the parts of a file. Arrays are not kept: there may be very many.
     Flat(PartContent),
-    /// Strings of any length, padded.
-    Strings(Arc<[u8]>),
+    /// Strings that were read.
+    Strings(HeapStrings),
+    /// Strings of any length that were read, padded.
+    Padded(Arc<[u8]>),
     /// Nothing: the object stands for a dimension.
     Nothing,
 }
@@ -270,11 +274,15 @@ impl Hdf5File {
             return Ok(Err(e.message().to_string()));
         }
         let metadata = array.metadata();
-        // HDF5 multiplies the lengths of an empty array, too
-        let lengths = metadata.shape.iter().filter(|len| **len > 0);
-        let product = lengths.fold(metadata.dtype.size() as u64, |size, len| {
-            size.saturating_mul(*len)
-        });
+        // netCDF-C takes it for an unlimited dimension
+        if metadata.shape.contains(&0) {
+            return Ok(Err("a dimension has length 0".into()));
+        }
+        let item = metadata.dtype.size() as u64;
+        let product = metadata
+            .shape
+            .iter()
+            .fold(item, |size, len| size.saturating_mul(*len));
         if product > MAX_FILE {
             return Ok(Err("its dimensions are too long".into()));
         }
@@ -289,38 +297,17 @@ impl Hdf5File {
             &mut self.sources,
         );
         self.held = std::mem::take(&mut self.held).and(flags);
-        let mut fill = Vec::new();
-        let (kind, source, size) = if metadata.has_objects() {
-            let encoding = match StringEncoding::of(metadata) {
-                Some(StringEncoding::VlenBytes) => TextEncoding::Ascii,
-                _ => TextEncoding::Utf8,
-            };
-            let free = (memory::limit() / 4).saturating_sub(self.held.bytes());
-            array.detect_separator()?;
-            match read_strings(cache, array, free) {
-                Ok(strings) => {
-                    self.held.grow(strings.values.len())?;
-                    let size = strings.values.len() as u64;
-                    let kind = ValueType::Text(strings.longest, encoding);
-                    (kind, ValueSource::Strings(strings.values), size)
-                }
-                Err(e) => return Ok(Err(e.to_string())),
-            }
-        } else {
-            match types::of_array(member.with_sign.as_ref().unwrap_or(metadata)) {
-                Ok((kind, form)) => {
-                    let Some(size) = form.shown_size(array.size()) else {
-                        return Ok(Err("has more than 2^64 bytes".into()));
-                    };
-                    fill = types::fill(metadata, &form);
-                    let range = 0..metadata.flat_size();
-                    let content = PartContent::flat(array.key().clone(), metadata, range, form);
-                    (kind, ValueSource::Flat(content), size)
-                }
-                Err(why) => return Ok(Err(why)),
-            }
+        let shown = member.with_sign.as_ref().unwrap_or(metadata);
+        let (kind, source, size) = match self.source_of(cache, array, shown)? {
+            Ok(found) => found,
+            Err(why) => return Ok(Err(why)),
         };
-        let Some(total) = self.size.checked_add(size).filter(|size| *size <= MAX_FILE) else {
+        let fill = match &source {
+            ValueSource::Flat(PartContent::Flat { form, .. }) => types::fill(metadata, form),
+            _ => Vec::new(),
+        };
+        let room = size + source.heap_len();
+        let Some(total) = self.size.checked_add(room).filter(|size| *size <= MAX_FILE) else {
             return Ok(Err("makes the file larger than 2^63 bytes".into()));
         };
         let mut of_array = attributes::of_variable(&member, member.kind, ClassicVersion::Data64);
@@ -342,6 +329,66 @@ impl Hdf5File {
             is_scale,
         };
         Ok(Ok((of_array, ObjectContent::Values(Box::new(values)))))
+    }
+
+    /// Returns the type, the source and the size in bytes of the values of an array, or the reason
+    /// why it is left out. `shown` is its metadata with the sign that the file states.
+    fn source_of(
+        &mut self,
+        cache: &Cache,
+        array: &Arc<Array>,
+        shown: &ArrayMetadata,
+    ) -> Result<std::result::Result<(ValueType, ValueSource, u64), String>> {
+        let metadata = array.metadata();
+        if strings::has_strings(metadata) {
+            array.detect_separator()?;
+            if let Some(strings) = self.read_heap(cache, array)? {
+                let kind = ValueType::Strings(strings.encoding);
+                let size = strings.sequences() as u64;
+                return Ok(Ok((kind, ValueSource::Strings(strings), size)));
+            }
+        }
+        if metadata.has_objects() {
+            let encoding = match StringEncoding::of(metadata) {
+                Some(StringEncoding::VlenBytes) => TextEncoding::Ascii,
+                _ => TextEncoding::Utf8,
+            };
+            return match read_strings(cache, array, self.free()) {
+                Ok(strings) => {
+                    self.held.grow(strings.values.len())?;
+                    let kind = ValueType::Text(strings.longest, encoding);
+                    let size = strings.values.len() as u64;
+                    Ok(Ok((kind, ValueSource::Padded(strings.values), size)))
+                }
+                Err(e) => Ok(Err(e.to_string())),
+            };
+        }
+        let (kind, form) = match types::of_array(shown) {
+            Ok(found) => found,
+            Err(why) => return Ok(Err(why)),
+        };
+        let Some(size) = form.shown_size(array.size()) else {
+            return Ok(Err("has more than 2^64 bytes".into()));
+        };
+        let range = 0..metadata.flat_size();
+        let content = PartContent::flat(array.key().clone(), metadata, range, form);
+        Ok(Ok((kind, ValueSource::Flat(content), size)))
+    }
+
+    /// Returns the number of bytes that strings may take.
+    fn free(&self) -> usize {
+        (memory::limit() / 4).saturating_sub(self.held.bytes())
+    }
+
+    /// Reads the strings of an array; `None` if the file holds them with a fixed length.
+    fn read_heap(&mut self, cache: &Cache, array: &Array) -> Result<Option<HeapStrings>> {
+        let before = self.held.bytes();
+        let most = strings::MAX_BYTES.min(self.free());
+        self.held.grow(2 * most)?;
+        let strings = HeapStrings::read(cache, array, most).ok();
+        let kept = strings.as_ref().map_or(0, HeapStrings::len);
+        self.held.shrink_to(before + kept);
+        Ok(strings)
     }
 
     /// Finds the scale of each dimension: the coordinate in the group of the array or the nearest
@@ -455,11 +502,12 @@ impl Hdf5File {
         let maker = text_attribute("_NCProperties", maker.into_bytes());
         self.objects[0].attributes.push(maker);
         let references = self.references();
-        let numbers: HashMap<usize, u32> = (1..)
-            .zip(&references)
-            .map(|(number, object)| (*object, number))
+        // neither the sizes of headers nor the places in the heap depend on addresses
+        let mut heap = Heap::default();
+        let in_heap: HashMap<usize, HeapPlace> = references
+            .iter()
+            .map(|scale| (*scale, heap.push(&UNDEFINED.to_le_bytes())))
             .collect();
-        // the sizes of headers do not depend on addresses
         let mut places = Places {
             headers: vec![0; self.objects.len()],
             values: vec![0; self.objects.len()],
@@ -468,23 +516,22 @@ impl Hdf5File {
         let mut at = SUPERBLOCK as u64;
         for number in 0..self.objects.len() {
             at = at.next_multiple_of(WORD);
-            let len = self.header(number, &places, &numbers)?.len();
+            let len = self.header(number, &places, &in_heap)?.len();
             places.headers[number] = at;
             at += len as u64;
         }
         places.heap = at.next_multiple_of(WORD);
-        let own = places.heap + messages::heap_size(references.len()) as u64;
+        let own = places.heap + heap.into_bytes().len() as u64;
         let mut file = Composite::default();
-        let has_values = self.objects.iter().any(|object| object.size() > 0);
+        let has_values = self.objects.iter().any(|object| object.room() > 0);
         let mut end = own.next_multiple_of(if has_values { FIRST_READ } else { 1 });
         for (number, object) in self.objects.iter().enumerate() {
-            let size = object.size();
-            places.values[number] = if size == 0 {
+            places.values[number] = if object.room() == 0 {
                 UNDEFINED
             } else {
                 end = end.next_multiple_of(ALIGNMENT);
                 let at = end;
-                end += size;
+                end += object.room();
                 at
             };
         }
@@ -492,29 +539,34 @@ impl Hdf5File {
         let superblock = messages::superblock(places.headers[0], end);
         bytes[..SUPERBLOCK].copy_from_slice(&superblock);
         for number in 0..self.objects.len() {
-            let header = self.header(number, &places, &numbers)?;
+            let header = self.header(number, &places, &in_heap)?;
             let at = places.headers[number] as usize;
             bytes[at..at + header.len()].copy_from_slice(&header);
         }
-        let addresses: Vec<u64> = references.iter().map(|n| places.headers[*n]).collect();
-        bytes[places.heap as usize..].copy_from_slice(&messages::heap(&addresses));
+        let mut heap = Heap::default();
+        for scale in references {
+            heap.push(&places.headers[scale].to_le_bytes());
+        }
+        bytes[places.heap as usize..].copy_from_slice(&heap.into_bytes());
         file.push_bytes(bytes);
         if has_values {
             file.pad_to(FIRST_READ);
         }
-        for object in &self.objects {
-            let (size, ObjectContent::Values(values)) = (object.size(), &object.content) else {
+        for (object, at) in self.objects.into_iter().zip(places.values) {
+            let room = object.room();
+            let ObjectContent::Values(values) = object.content else {
                 continue;
             };
-            if size == 0 {
+            if room == 0 {
                 continue;
             }
             file.pad_to(ALIGNMENT);
-            match &values.source {
-                ValueSource::Flat(content) => file.push(size, content.clone()),
-                ValueSource::Strings(bytes) => {
-                    file.push_values(object.key.clone(), size, bytes.clone());
+            match values.source {
+                ValueSource::Flat(content) => file.push(room, content),
+                ValueSource::Strings(strings) => {
+                    file.push_values(object.key, room, strings.at(at).into());
                 }
+                ValueSource::Padded(bytes) => file.push_values(object.key, room, bytes),
                 ValueSource::Nothing => {}
             }
         }
@@ -536,7 +588,6 @@ impl Hdf5File {
             .collect();
         numbers.sort_unstable();
         numbers.dedup();
-        numbers.truncate(MAX_REFERENCES);
         numbers
     }
 
@@ -545,7 +596,7 @@ impl Hdf5File {
         &self,
         number: usize,
         places: &Places,
-        references: &HashMap<usize, u32>,
+        references: &HashMap<usize, HeapPlace>,
     ) -> Result<Vec<u8>> {
         let object = &self.objects[number];
         let mut messages = Messages::default();
@@ -579,10 +630,21 @@ struct Places {
 }
 
 impl FileObject {
-    fn size(&self) -> u64 {
+    /// Returns the number of bytes that the values take in the file.
+    fn room(&self) -> u64 {
         match &self.content {
-            ObjectContent::Values(values) => values.size,
+            ObjectContent::Values(values) => values.size + values.source.heap_len(),
             ObjectContent::Group(_) => 0,
+        }
+    }
+}
+
+impl ValueSource {
+    /// Returns the number of bytes that follow the values in the file, to which they refer.
+    fn heap_len(&self) -> u64 {
+        match self {
+            ValueSource::Strings(strings) => (strings.len() - strings.sequences()) as u64,
+            _ => 0,
         }
     }
 }
@@ -592,7 +654,7 @@ impl ObjectValues {
     fn dimensions(
         &self,
         key: &Key,
-        references: &HashMap<usize, u32>,
+        references: &HashMap<usize, HeapPlace>,
         heap: u64,
     ) -> Vec<ObjectAttribute> {
         if self.is_scale {
@@ -612,13 +674,10 @@ impl ObjectValues {
         if self.scales.iter().all(Option::is_none) {
             return Vec::new();
         }
-        // a sequence of one reference in the heap: its length, the address, and its number
+        // a sequence of one reference, or of none
         let values = self.scales.iter().flat_map(|scale| {
-            let number = scale.and_then(|scale| references.get(&scale)).copied();
-            let mut sequence = u32::from(number.is_some()).to_le_bytes().to_vec();
-            sequence.extend(number.map_or(0, |_| heap).to_le_bytes());
-            sequence.extend(number.unwrap_or(0).to_le_bytes());
-            sequence
+            let place = scale.and_then(|scale| references.get(&scale));
+            place.map_or([0; SEQUENCE], |place| place.sequence(1, heap))
         });
         vec![ObjectAttribute {
             name: "DIMENSION_LIST".to_string(),
@@ -635,8 +694,12 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Returns whether an attribute that was made for netCDF stays: a missing value has the type of the
-/// values or misleads netCDF-C, which refuses it.
+/// values or misleads netCDF-C, which refuses it. Strings are decoded already, whereas the bytes of
+/// characters are not.
 fn fits_values(attribute: &NetcdfAttribute, kind: &ValueType) -> bool {
+    if attribute.name == "_Encoding" {
+        return matches!(kind, ValueType::Text(1, _));
+    }
     const TYPED: [&str; 5] = [
         "_FillValue",
         "missing_value",

@@ -2,6 +2,7 @@
 
 mod boxes;
 mod codecs;
+mod containers;
 mod fuzz_corpus;
 mod hdf5;
 mod header_command;

@@ -72,17 +72,8 @@ pub struct PaddedStrings {
 ///
 /// The objects are no strings, they take too much memory, or a chunk cannot be read.
 pub fn read_strings(cache: &Cache, array: &Array, free: usize) -> Result<PaddedStrings> {
-    let encoding = StringEncoding::of(array.metadata())
-        .ok_or_else(|| Error::unsupported("its objects are no strings"))?;
+    let encoding = begin_reading(array)?;
     let count = array.size() / ITEM;
-    if count > MAX_STRINGS || array.grid().chunk_count() > max_chunks(array) {
-        return Err(Error::unsupported(format!(
-            "{count} strings of any length are too many to find the longest"
-        )));
-    }
-    array.readable()?;
-    // revalidate: another process may have changed the store
-    array.freshness().begin_opening();
     let mut longest = 1;
     for_each(cache, array, encoding, |_, string| {
         if encoding == StringEncoding::VlenBytes && string.last() == Some(&0) {
@@ -111,6 +102,56 @@ pub fn read_strings(cache: &Cache, array: &Array, free: usize) -> Result<PaddedS
         longest,
         values: values.into(),
     })
+}
+
+/// Begins to read strings of any length.
+///
+/// # Errors
+///
+/// The objects are no strings, or too many.
+fn begin_reading(array: &Array) -> Result<StringEncoding> {
+    let encoding = StringEncoding::of(array.metadata())
+        .ok_or_else(|| Error::unsupported("its objects are no strings"))?;
+    let count = array.size() / ITEM;
+    if count > MAX_STRINGS || array.grid().chunk_count() > max_chunks(array) {
+        return Err(Error::unsupported(format!(
+            "{count} strings of any length are too many to find the longest"
+        )));
+    }
+    array.readable()?;
+    // revalidate: another process may have changed the store
+    array.freshness().begin_opening();
+    Ok(encoding)
+}
+
+/// Calls `show` with the number in C order and the bytes of each string of an array for which
+/// [`are_strings`] holds, without padding. UCS-4 becomes UTF-8. Memory for the flat bytes of strings
+/// of a fixed length has been granted.
+///
+/// # Errors
+///
+/// The strings are too many or cannot be read, or `show` has failed.
+pub fn visit_strings(
+    cache: &Cache,
+    array: &Array,
+    show: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let metadata = array.metadata();
+    if metadata.has_objects() {
+        let encoding = begin_reading(array)?;
+        return for_each(cache, array, encoding, show);
+    }
+    let dtype = &metadata.dtype;
+    let items = flat(cache, array)?;
+    for (number, item) in items.chunks_exact(dtype.size().max(1)).enumerate() {
+        if *dtype.kind() == DTypeKind::Text {
+            show(number, text_of_ucs4(item, dtype.is_big_endian()).as_bytes())?;
+        } else {
+            let padding = item.iter().rev().take_while(|byte| **byte == 0).count();
+            show(number, &item[..item.len() - padding])?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads all strings as [`read_strings`] does, with a grant for their memory.

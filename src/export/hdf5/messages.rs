@@ -2,6 +2,7 @@
 //! them; numbers in brackets are its sections. Addresses and lengths have 8 bytes, and all numbers
 //! but values are little-endian. This module knows nothing of Zarr.
 
+use super::heap::SEQUENCE;
 use crate::export::number::{NumberKind, NumberType};
 use zarrfs_format::codec::lookup3;
 
@@ -13,16 +14,6 @@ pub const MAX_MESSAGE: usize = u16::MAX as usize;
 
 /// Size of the superblock in bytes.
 pub const SUPERBLOCK: usize = 48;
-
-/// Smallest size of a global heap collection in bytes (III.E).
-const MIN_HEAP: usize = 4096;
-
-/// Size in bytes of what precedes each object of a global heap collection, and of its own header.
-const HEAP_HEADER: usize = 16;
-
-/// Maximum number of objects in a collection: each has a number of 16 bits, and 0 stands for the
-/// free space.
-pub const MAX_REFERENCES: usize = 0xfffe;
 
 /// Numbers of messages (IV.A.2).
 mod kind {
@@ -44,6 +35,8 @@ pub enum ValueType {
     Bool,
     /// Text of so many bytes, padded with NUL, in UTF-8 or ASCII.
     Text(usize, TextEncoding),
+    /// Texts in the global heap.
+    Strings(TextEncoding),
     /// A name of so many bytes that ends with NUL, in ASCII.
     Name(usize),
     /// So many bytes.
@@ -80,7 +73,7 @@ impl ValueType {
                 count * item.size()
             }
             ValueType::Reference => 8,
-            ValueType::References => 16,
+            ValueType::Strings(_) | ValueType::References => SEQUENCE,
         }
     }
 
@@ -101,6 +94,8 @@ impl ValueType {
             ValueType::Compound(members, _) => (3, 6, members.len() as u32),
             ValueType::Reference => (1, 7, 0),
             ValueType::Bool => (3, 8, 2),
+            // strings that end with NUL in memory
+            ValueType::Strings(encoding) => (1, 9, 1 | (*encoding as u32) << 8),
             ValueType::References => (1, 9, 0),
             ValueType::Array(..) => (3, 10, 0),
         };
@@ -133,6 +128,14 @@ impl ValueType {
                 out.push(shape.len() as u8);
                 shape.iter().for_each(|len| out.extend(len.to_le_bytes()));
                 item.encode(out);
+            }
+            ValueType::Strings(_) => {
+                let byte = NumberType {
+                    kind: NumberKind::Unsigned,
+                    size: 1,
+                    is_big_endian: false,
+                };
+                ValueType::Number(byte).encode(out);
             }
             ValueType::References => ValueType::Reference.encode(out),
             ValueType::Text(..)
@@ -313,37 +316,6 @@ pub fn sets_flags_alone(at: usize, written: &[u8], shown: &[u8]) -> bool {
     })
 }
 
-/// Returns the size of the global heap collection with so many references.
-pub fn heap_size(references: usize) -> usize {
-    let used = HEAP_HEADER + references * (HEAP_HEADER + 8) + HEAP_HEADER;
-    match references {
-        0 => 0,
-        _ => used.max(MIN_HEAP),
-    }
-}
-
-/// Returns a global heap collection with a reference to each address, the first of which has the
-/// number 1.
-pub fn heap(addresses: &[u64]) -> Vec<u8> {
-    let size = heap_size(addresses.len());
-    if size == 0 {
-        return Vec::new();
-    }
-    let mut heap = b"GCOL\x01\0\0\0".to_vec();
-    heap.extend((size as u64).to_le_bytes());
-    for (number, address) in addresses.iter().enumerate() {
-        heap.extend((number as u16 + 1).to_le_bytes());
-        heap.extend([0; 6]);
-        heap.extend(8u64.to_le_bytes());
-        heap.extend(address.to_le_bytes());
-    }
-    let free = size - heap.len();
-    heap.extend([0; 8]);
-    heap.extend((free as u64).to_le_bytes());
-    heap.resize(size, 0);
-    heap
-}
-
 fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
     let checksum = lookup3(&bytes, 0);
     bytes.extend(checksum.to_le_bytes());
@@ -382,24 +354,6 @@ mod tests {
             let member = ("a".to_string(), 0, byte.clone());
             ValueType::Compound(vec![member], size).encode(&mut out);
             assert_eq!(out.len(), 8 + 2 + bytes + 8, "{size}");
-        }
-    }
-
-    #[test]
-    fn a_heap_has_all_references_and_the_rest_is_free() {
-        assert!(heap(&[]).is_empty());
-        for count in [1, 169, 170, 1000] {
-            let addresses: Vec<u64> = (0..count).map(|n| n * 8).collect();
-            let heap = heap(&addresses);
-            assert_eq!(heap.len(), heap_size(addresses.len()));
-            let mut at = 16;
-            for (n, address) in addresses.iter().enumerate() {
-                assert_eq!(heap[at], ((n + 1) & 0xff) as u8);
-                assert_eq!(heap[at + 16..at + 24], address.to_le_bytes());
-                at += 24;
-            }
-            let free = u64::from_le_bytes(heap[at + 8..at + 16].try_into().unwrap());
-            assert_eq!(free as usize, heap.len() - at);
         }
     }
 }

@@ -97,7 +97,7 @@ fn everything_below_a_group_is_linked() {
         ("g/x", "\"<f8\"", &[3], &dims(r#"["x"]"#)),
         ("g/t", "\"<f4\"", &[3, 4], &dims(r#"["x", "y"]"#)),
         ("g/inner/t", "\"<f2\"", &[3, 5], &dims(r#"["x", "y"]"#)),
-        ("g/inner/empty", "\"|b1\"", &[0], &dims(r#"["y"]"#)),
+        ("g/inner/short", "\"|b1\"", &[6], &dims(r#"["y"]"#)),
         ("s", "\"|S3\"", &[], "{}"),
     ]);
     store.insert("g/.zgroup", r#"{"zarr_format":2}"#);
@@ -111,7 +111,7 @@ fn everything_below_a_group_is_linked() {
             "/dim_2",
             "/g",
             "/g/inner",
-            "/g/inner/empty",
+            "/g/inner/short",
             "/g/inner/t",
             "/g/inner/y",
             "/g/inner/y_5",
@@ -123,7 +123,7 @@ fn everything_below_a_group_is_linked() {
     );
     assert_eq!(
         Walked::new(&h, "g/inner").paths(),
-        ["", "/empty", "/t", "/x", "/y", "/y_5"]
+        ["", "/short", "/t", "/x", "/y", "/y_5"]
     );
 }
 
@@ -135,6 +135,7 @@ fn what_hdf5_cannot_hold_is_named() {
     );
     let (store, h) = hierarchy(&[
         ("good", "\"<i4\"", &[2], &long),
+        ("empty", "\"<i4\"", &[0, 3], "{}"),
         ("odd", "\"|O\"", &[2], "{}"),
         ("extended", "\"<f16\"", &[2], "{}"),
         ("huge", "\"<f8\"", &[1 << 59], "{}"),
@@ -160,6 +161,7 @@ fn what_hdf5_cannot_hold_is_named() {
         HashSet::from([
             "attribute long of /good",
             "damaged",
+            "empty",
             "odd",
             "extended",
             "huge2",
@@ -187,4 +189,62 @@ fn ten_thousand_arrays_and_deep_groups_are_linked() {
         store.insert(&format!("{path}.zgroup"), r#"{"zarr_format":2}"#);
     }
     assert_eq!(Walked::new(&h, "").paths().len(), 1 + 10_000 + 1 + 100);
+}
+
+/// Returns the sequences and the heap of strings, with their address; `None` for flat bytes.
+fn strings_of(file: &Composite, name: &str) -> Option<(Arc<[u8]>, u64)> {
+    let of_array = file.parts().iter().find_map(|part| match &part.content {
+        PartContent::Values { key, bytes } if key.as_str() == name => {
+            Some(Some((bytes.clone(), part.at)))
+        }
+        PartContent::Flat { key, .. } if key.as_str() == name => Some(None),
+        _ => None,
+    });
+    of_array.unwrap()
+}
+
+#[test]
+fn texts_lie_in_a_heap_and_other_bytes_do_not() {
+    let (store, h) = hierarchy(&[
+        ("ascii", "\"|S3\"", &[2], "{}"),
+        ("utf8", "\"|S3\"", &[1], r#"{"_Encoding": "utf-8"}"#),
+        ("ucs4", "\"<U2\"", &[2], "{}"),
+        ("letters", "\"|S1\"", &[1], "{}"),
+        ("zero", "\"|S3\"", &[1], "{}"),
+        ("latin", "\"|S3\"", &[1], "{}"),
+        ("large", "\"|S100000\"", &[50], "{}"),
+        ("damaged", "\"|S3\"", &[1], "{}"),
+    ]);
+    let e_acute = u32::from('é').to_le_bytes();
+    for (key, bytes) in [
+        ("ascii/0", &b"abc"[..]),
+        ("ascii/1", b"d\0\0"),
+        ("utf8/0", "日".as_bytes()),
+        ("ucs4/0", &[e_acute, e_acute].concat()),
+        ("zero/0", b"a\0b"),
+        ("latin/0", b"\xe9\0\0"),
+        ("damaged/0", b"a"),
+    ] {
+        store.insert(key, bytes);
+    }
+    let walked = Walked::new(&h, "");
+    for (name, expected) in [
+        ("ascii", &["abc", "d"][..]),
+        ("utf8", &["日"]),
+        ("ucs4", &["éé", ""]),
+    ] {
+        let (bytes, address) = strings_of(&walked.file, name).unwrap();
+        let (sequences, heap) = bytes.split_at(SEQUENCE * expected.len());
+        let heap_at = address + sequences.len() as u64;
+        for (sequence, text) in sequences.chunks(SEQUENCE).zip(expected) {
+            let found = heap::tests::object(heap, heap_at, sequence);
+            assert_eq!(found, text.as_bytes(), "{name}");
+            assert_eq!(sequence[..4], (text.len() as u32).to_le_bytes());
+        }
+    }
+    for name in ["letters", "zero", "latin", "large", "damaged"] {
+        assert!(strings_of(&walked.file, name).is_none(), "{name}");
+    }
+    // readers decode strings of HDF5 themselves
+    assert!(!walked.own.windows(9).any(|bytes| bytes == b"_Encoding"));
 }
