@@ -67,9 +67,9 @@ const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable.
 /// The name of the data set of an array that is the root of its store, which has no name.
 pub const ROOT_NAME: &str = "data";
 
-/// Returns whether HDF5 has a type for the values of an array with flat bytes.
+/// Returns whether HDF5 has a type for the values of an array, and netCDF-C dimensions for it.
 pub fn fits(metadata: &ArrayMetadata) -> bool {
-    types::of_array(metadata).is_ok()
+    (metadata.has_objects() || types::of_array(metadata).is_ok()) && !metadata.shape.contains(&0)
 }
 
 /// Makes the group at `key`, with all groups and arrays below it, an HDF5 file. An array at the

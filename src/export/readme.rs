@@ -69,8 +69,7 @@ fn text(array: &Described) -> String {
 
 /// Returns the line for the HDF5 file of the array's group, with commands if its name is plain.
 fn of_group(array: &Described) -> Option<String> {
-    let is_shown = array.metadata.has_objects() || hdf5::fits(&array.metadata);
-    if array.is_view || !is_shown {
+    if array.is_view || !hdf5::fits(&array.metadata) {
         return None;
     }
     let (file, name) = match array.key.name() {
