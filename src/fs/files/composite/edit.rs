@@ -1,8 +1,9 @@
-//! Edits of `dataset.nc` and of headers that are texts by other programs. NCO and netCDF-C rewrite the header of
-//! `dataset.nc` in place, or write a whole file beside it and rename that onto it. **Both may
-//! change attributes, which go to `.zattrs`, and values; in place, the layout must stay the same.**
-//! Anything else fails with EPERM and changes nothing. Other programs write a text anew, as GDAL does
-//! with `data.vrt`: what can be stored is stored, and any other change is reported as a problem.
+//! Edits of `dataset.nc` and of headers that are texts by other programs. NCO and netCDF-C rewrite
+//! the header of `dataset.nc` in place, or write a whole file beside it and rename that onto it.
+//! **Both may change attributes, which go to `.zattrs`, and values; in place, the layout must stay
+//! the same.** Anything else fails with EPERM and changes nothing. Other programs write a text
+//! anew, as GDAL does with `data.vrt`: what can be stored is stored, and any other change is
+//! reported as a problem.
 
 use super::CompositeFile;
 use crate::export::{
