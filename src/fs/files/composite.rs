@@ -335,7 +335,7 @@ impl CompositeFile {
                 is_header_whole = self.edit_header(fs, slice.at, &part)?.1.is_some();
                 continue;
             } else if matches!(slice.part.content, PartContent::Values { .. }) {
-                "strings of any length can't be changed here"
+                "strings can't be changed here"
             } else {
                 "these bytes describe the array and can't be changed here; change the array's metadata"
             };
