@@ -125,8 +125,8 @@ fn begin_reading(array: &Array) -> Result<StringEncoding> {
 }
 
 /// Calls `show` with the number in C order and the bytes of each string of an array for which
-/// [`are_strings`] holds, without padding. UCS-4 becomes UTF-8. Memory for the flat bytes of strings
-/// of a fixed length has been granted.
+/// [`are_strings`] holds, without padding. UCS-4 becomes UTF-8. Memory for the flat bytes of
+/// strings of a fixed length has been granted.
 ///
 /// # Errors
 ///
