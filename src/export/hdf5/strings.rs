@@ -6,7 +6,7 @@ use super::heap::{Heap, SEQUENCE};
 use super::messages::TextEncoding;
 use crate::array::Array;
 use crate::cache::Cache;
-use crate::export::describe::{are_strings, visit_strings};
+use crate::export::describe::{StringEncoding, are_strings, visit_strings};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
 use zarrfs_format::dtype::DTypeKind;
@@ -51,7 +51,8 @@ impl HeapStrings {
         }
         let mut bytes = memory::zeroed(sequences)?;
         let mut heap = Heap::default();
-        let mut is_ascii = *metadata.dtype.kind() == DTypeKind::Bytes;
+        let mut is_ascii = *metadata.dtype.kind() == DTypeKind::Bytes
+            || StringEncoding::of(metadata) == Some(StringEncoding::VlenBytes);
         visit_strings(cache, array, &mut |number, string| {
             // programs in C take a zero for the end
             if string.contains(&0) || std::str::from_utf8(string).is_err() {
