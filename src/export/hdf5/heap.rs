@@ -1,5 +1,6 @@
-//! Global heap collections as the "HDF5 File Format Specification Version 3.0" defines them (III.E):
-//! the objects that values of variable length refer to. This module does not know what these hold.
+//! Global heap collections as the "HDF5 File Format Specification Version 3.0" defines them in
+//! III.E: objects that values of variable length refer to. This module does not know what these
+//! hold.
 
 /// Size of a sequence in bytes: the number of its items, and the place of its object.
 pub const SEQUENCE: usize = 16;

@@ -33,7 +33,7 @@ pub fn has_strings(metadata: &ArrayMetadata) -> bool {
 }
 
 impl HeapStrings {
-    /// Reads the strings of an array, which take at most `most` bytes, and their flat bytes as many.
+    /// Reads the strings of an array, which take at most `most` bytes, as their flat bytes do.
     ///
     /// # Errors
     ///
