@@ -7,9 +7,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
+use zarrfs_format::codec::{BEGINNING, foreign_content};
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::metadata::{ArrayMetadata, Separator, V1_META, ZARR_JSON, ZARRAY};
 use zarrfs_format::pipeline::Pipeline;
@@ -383,6 +384,39 @@ impl Array {
         let is_named = e.to_string().starts_with(&format!("{codecs}: "));
         let e = if is_named { e } else { e.context(codecs) };
         e.context(self.stored_key(chunk))
+    }
+
+    /// Adds the chunk and the codecs to an error of decoding `stored`, or the beginning of it, and
+    /// what the bytes are if the array's codecs have not made them.
+    fn undecodable(&self, chunk: ChunkId, stored: &[u8], e: Error) -> Error {
+        self.in_chunk(chunk, self.explained(stored, e))
+    }
+
+    /// Adds to an error about damage of a stored value, of which `beginning` are the first bytes,
+    /// what it is if the array's codecs have not made it.
+    fn explained(&self, beginning: &[u8], e: Error) -> Error {
+        match foreign_content(beginning, &self.codec_names()) {
+            Some(what) if e.kind() == Kind::Damaged => e.context(what),
+            _ => e,
+        }
+    }
+
+    /// Explains damage of the value of a chunk, as [`Array::explained`] does, where the beginning
+    /// of the value has not been read.
+    fn explained_by_store(&self, chunk: ChunkId, e: Error) -> Error {
+        let mut beginning = Vec::new();
+        let first = 0..BEGINNING as u64;
+        if e.kind() == Kind::Damaged
+            && matches!(
+                self.store
+                    .get_range(&self.stored_key(chunk), first, &mut beginning),
+                Ok(Some(_))
+            )
+        {
+            self.explained(&beginning, e)
+        } else {
+            e
+        }
     }
 }
 

@@ -120,7 +120,10 @@ impl Array {
             Some(shards) => self.get_in_shard(shards, chunk, limit, stored)?,
             None => {
                 let key = self.stored_key(chunk);
-                let got = self.timed(&key, || self.store.get(&key, limit, stored))?;
+                let got = self.timed(&key, || {
+                    let got = self.store.get(&key, limit, stored);
+                    got.map_err(|e| self.explained_by_store(chunk, e))
+                })?;
                 self.stats.bytes_stored.add(stored.len() as u64);
                 got
             }
@@ -176,7 +179,14 @@ impl Array {
             self.decode(&pipeline, encoded, &mut bytes, scratch)
         };
         self.stats.codec_time.add_since(start);
-        let points = done.map_err(|e| self.in_chunk(chunk, e))?;
+        let points = done.map_err(|e| {
+            let stored = if pipeline.is_identity() {
+                &bytes
+            } else {
+                encoded.unwrap_or(&scratch.stored)
+            };
+            self.undecodable(chunk, stored, e)
+        })?;
         self.stats.decodes.add(1);
         self.stats.add_decoded(bytes.len());
         Ok(Loaded {

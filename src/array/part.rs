@@ -262,7 +262,7 @@ impl Array {
         let size = usize::try_from(stat.size).unwrap_or(usize::MAX);
         self.pipeline_of(chunk)?
             .check_size(size)
-            .map_err(|e| self.in_chunk(chunk, e))?;
+            .map_err(|e| self.in_chunk(chunk, self.explained_by_store(chunk, e)))?;
         if out.len() != range.len() {
             return Err(
                 Error::damaged("cut short while it was read").context(self.stored_key(chunk))
@@ -308,7 +308,7 @@ impl Array {
     fn open_blosc(&self, chunk: ChunkId, mut index: Vec<u8>, stat: &Stat) -> Result<Option<Frame>> {
         let size = self.grid.chunk_size(chunk);
         let header = BloscHeader::parse(&index, stat.size as usize, size)
-            .map_err(|e| self.in_chunk(chunk, Error::damaged(e.0)))?;
+            .map_err(|e| self.undecodable(chunk, &index, Error::damaged(e.0)))?;
         if header.nbytes() != size
             || header.blocksize() < MIN_BLOCK
             || header.blocks() <= 1 && header.decoded_len(0, 1) >= size

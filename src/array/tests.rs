@@ -203,3 +203,50 @@ fn the_first_chunk_settles_an_undeclared_separator() {
     assert_eq!(load(&other, ChunkId(0)).unwrap().bytes, [2; 12]);
     assert!(store.stat(&Key::root().join("a/0/0/1")).unwrap().is_some());
 }
+
+/// A page, a document or a compressed value in place of a chunk is named as such, whatever the
+/// codecs and the sizes are.
+#[test]
+fn a_value_that_no_codec_has_made_is_named() {
+    let page = "<!DOCTYPE html><html>not found</html>";
+    let long = format!("{page}{}", " ".repeat(1 << 16));
+    let gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03".as_slice();
+    let error = r#"{"message": "no such value"}"#;
+    for codecs in [
+        "null",
+        r#"{"id":"blosc"}"#,
+        r#"{"id":"bz2"}"#,
+        r#"{"id":"gzip"}"#,
+        r#"{"id":"lz4"}"#,
+        r#"{"id":"lzma"}"#,
+        r#"{"id":"zlib"}"#,
+        r#"{"id":"zstd"}"#,
+    ] {
+        let kind = format!(r#""dtype":"<i4","order":"C","compressor":{codecs},"filters":null"#);
+        for (value, what) in [
+            (page.as_bytes(), "<!DOCTYPE: it is a web page"),
+            (long.as_bytes(), "<!DOCTYPE: it is a web page"),
+            (error.as_bytes(), "it is a JSON document"),
+            (gzip, "is compressed with gzip"),
+        ] {
+            let (store, array, _) = array(&document(&kind));
+            store.insert("a/0.0.0", value);
+            let loaded = array.load(ChunkId(0), Vec::new(), &mut Scratch::default());
+            let e = loaded.err().unwrap();
+            assert_eq!(e.kind(), Kind::Damaged);
+            let is_own = codecs.contains("gzip") && value == gzip;
+            assert_eq!(e.message().contains(what), !is_own, "{codecs}: {e}");
+            assert!(e.message().starts_with("/a/0.0.0: "), "{e}");
+        }
+    }
+    let (store, plain, _) = array(&document(KINDS[0].0));
+    store.insert("a/0.0.0", page);
+    let read = plain.read_plain(ChunkId(0), 4..8, &mut Vec::new());
+    let e = read.err().unwrap();
+    assert!(e.message().contains("it is a web page"), "{e}");
+    let blosc = document(r#""dtype":"<i4","order":"C","compressor":{"id":"blosc"},"filters":null"#);
+    let (store, array, _) = array(&blosc);
+    store.insert("a/0.0.0", page);
+    let e = array.open_chunk(ChunkId(0)).err().unwrap();
+    assert!(e.message().contains("it is a web page"), "{e}");
+}

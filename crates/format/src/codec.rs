@@ -17,6 +17,7 @@ mod config;
 mod deflate;
 mod delta;
 mod fixed_scale_offset;
+mod foreign;
 mod gzip;
 mod items;
 mod jenkins_lookup3;
@@ -48,6 +49,7 @@ use zarrfs_base::error::{Error, Result};
 
 pub use blosc::{BloscHeader, SHUFFLES};
 pub use config::CodecConfig;
+pub use foreign::{BEGINNING, foreign_content};
 pub use jenkins_lookup3::hash as lookup3;
 pub use object::check_objects;
 pub use seek_points::SeekPoints;

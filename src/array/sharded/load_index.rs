@@ -124,7 +124,7 @@ impl Array {
             Err(e) => Ok(Some(LoadedShard {
                 object,
                 bytes,
-                index: Err(e),
+                index: Err(self.explained_by_store(chunk, e)),
                 _memory: Grant::default(),
             })),
         }
@@ -189,7 +189,7 @@ impl Array {
             index => Ok(LoadedShard {
                 object,
                 bytes,
-                index,
+                index: index.map_err(|e| self.explained_by_store(chunk, e)),
                 _memory: memory,
             }),
         }

@@ -478,7 +478,7 @@ impl Array {
         match self.read_stored(shards, chunk, 0..limit, &mut scratch.stored, replaced)? {
             Some(_) => {
                 self.decode(self.pipeline()?, None, &mut theirs, &mut scratch)
-                    .map_err(|e| self.in_chunk(chunk, e))?;
+                    .map_err(|e| self.undecodable(chunk, &scratch.stored, e))?;
             }
             None => {
                 memory::resize(&mut theirs, ours.len())?;
