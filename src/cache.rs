@@ -245,10 +245,11 @@ impl Cache {
         }
     }
 
-    /// Counts and reports a chunk that could not be loaded.
-    fn record_failure(&self, e: &Error) {
+    /// Counts and reports a chunk that could not be loaded. Returns the error as one that is on
+    /// record.
+    fn record_failure(&self, e: Error) -> Error {
         self.stats.failures.add(1);
-        self.stats.problem(e.to_string());
+        self.stats.met(e)
     }
 
     /// Drops idle buffers while the cache exceeds its bound.

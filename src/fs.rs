@@ -494,9 +494,9 @@ impl Fs {
         }
     }
 
-    /// Records a problem that a request ran into.
-    pub fn problem(&self, line: String) {
-        self.stats.problem(line);
+    /// Records the error that a request is answered with as a problem: see [`Stats::report`].
+    pub fn report(&self, e: Error) -> Error {
+        self.stats.report(e)
     }
 }
 

@@ -405,8 +405,7 @@ impl Hierarchy {
     fn find_for(&self, key: &Key, used: NodeUse) -> Result<Option<StoredNode>> {
         let document = match self.array_document(key) {
             Err(e) if self.hides_metadata(key, &e) => {
-                self.stats.problem(e.to_string());
-                return Ok(Some(StoredNode::Damaged(e)));
+                return Ok(Some(StoredNode::Damaged(self.stats.met(e))));
             }
             document => document?,
         };
@@ -522,7 +521,9 @@ impl Hierarchy {
     fn array(&self, key: &Key, document: &ArrayDocument) -> Result<Parsed> {
         let parsed = self.described_array(key, document)?;
         Ok(parsed.and_then(|array| {
-            array.detect_separator().map_err(|e| e.context(key))?;
+            let detected = array.detect_separator();
+            // a name in a damaged array does not have its error
+            detected.map_err(|e| self.stats.met(e.context(key)))?;
             Ok(array)
         }))
     }
@@ -561,9 +562,8 @@ impl Hierarchy {
             }
             (None, Err(e)) => (stat.version.clone(), Err(e.clone())),
         };
-        if let Err(e) = &parsed {
-            self.stats.problem(e.to_string());
-        } else if let Ok(array) = &parsed
+        let parsed = parsed.map_err(|e| self.stats.met(e));
+        if let Ok(array) = &parsed
             && let Err(e) = array.readable()
         {
             self.stats.problem(e.to_string());

@@ -171,7 +171,7 @@ impl Cache {
             let opening = array.freshness().opening();
             let read = array
                 .read_plain(chunk, range.clone(), out)
-                .inspect_err(|e| self.record_failure(e))?;
+                .map_err(|e| self.record_failure(e))?;
             let tag = VersionTag::of(read.as_ref());
             self.stats.uninitialized.add(u64::from(read.is_none()));
             self.served.record(array.id(), chunk, tag);

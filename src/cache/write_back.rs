@@ -213,7 +213,7 @@ impl Cache {
     fn load_base(&self, array: &Array, chunk: ChunkId) -> Result<(Vec<u8>, Option<Version>)> {
         let size = array.grid().chunk_size(chunk);
         let loaded = self.with_scratch(|scratch| array.load(chunk, self.buffer(size), scratch));
-        Ok(match loaded.inspect_err(|e| self.record_failure(e))? {
+        Ok(match loaded.map_err(|e| self.record_failure(e))? {
             Some(loaded) => (loaded.bytes, Some(loaded.version)),
             None => {
                 let mut bytes = self.buffer(size);
@@ -259,7 +259,7 @@ impl Cache {
         let memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
         let done = self.write_back_locked(dirty, since, keep, lost);
         in_flight.has_failed = done.is_err();
-        done.inspect_err(|e| self.stats.problem(format!("not stored: {e}")))?;
+        done.map_err(|e| self.stats.not_stored(e))?;
         drop((in_flight, memory));
         match dirty.array.complete_object(dirty.chunk) {
             Some(object) => self.store_object(&dirty.array, object, since),

@@ -63,9 +63,8 @@ impl Fs {
                 if self.tree.is_header_name(name)
                     && ![libc::ESTALE, libc::ENOENT].contains(&e.errno()) =>
             {
-                self.stats
-                    .problem(format!("{}: is not shown: {e}", key.join(name)));
-                Err(e)
+                let line = format!("{}: is not shown: {e}", key.join(name));
+                Err(self.stats.met_as(line, e))
             }
             found => found,
         }

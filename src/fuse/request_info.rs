@@ -7,7 +7,7 @@ use log::Level;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
 use zarrfs_base::stats::bytes_decoded_by_thread;
 
@@ -109,9 +109,7 @@ impl RequestInfo {
             }
         }
         result.map_err(|e| {
-            if e.kind() == Kind::Damaged {
-                fs.problem(e.to_string());
-            }
+            let e = fs.report(e);
             Errno::from_i32(e.errno())
         })
     }
@@ -129,3 +127,6 @@ impl RequestInfo {
         line
     }
 }
+
+#[cfg(test)]
+mod tests;

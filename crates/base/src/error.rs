@@ -44,9 +44,55 @@ pub enum Kind {
     System(i32),
 }
 
+/// Errnos by which zarrfs itself refuses a request that a program must not make, or answers it. As
+/// the reply of the system, those that are not in [`ANSWERS`] are failures.
+const REFUSALS: [i32; 12] = [
+    libc::EPERM,
+    libc::EBADF,
+    libc::EBUSY,
+    libc::EINVAL,
+    libc::EFBIG,
+    libc::E2BIG,
+    libc::EROFS,
+    libc::ELOOP,
+    libc::EOPNOTSUPP,
+    libc::ESTALE,
+    libc::EILSEQ,
+    libc::ERANGE,
+];
+
+/// Errnos that answer a request, also as the reply of the system: they say what is there.
+const ANSWERS: [i32; 9] = [
+    libc::ENOENT,
+    libc::EEXIST,
+    libc::ENOTDIR,
+    libc::EISDIR,
+    libc::ENOTEMPTY,
+    libc::ENAMETOOLONG,
+    libc::ENODATA,
+    libc::ENXIO,
+    libc::EXDEV,
+];
+
 /// Maximum length of a message in bytes. Messages quote stores, and the list of problems keeps
 /// them.
 const MAX_MESSAGE: usize = 1024;
+
+impl Kind {
+    /// Returns whether an error of this kind that zarrfs itself makes is a failure, and neither an
+    /// answer nor a refusal.
+    fn is_failure(self) -> bool {
+        match self {
+            Kind::NotFound | Kind::ReadOnly | Kind::Invalid => false,
+            Kind::System(errno) => !REFUSALS.contains(&errno) && !ANSWERS.contains(&errno),
+            Kind::NoStore
+            | Kind::NotAValue
+            | Kind::Damaged
+            | Kind::Unsupported
+            | Kind::TooLarge => true,
+        }
+    }
+}
 
 /// An error: its kind, and a message of one line and bounded length.
 ///
@@ -61,6 +107,8 @@ const MAX_MESSAGE: usize = 1024;
 pub struct Error {
     kind: Kind,
     message: String,
+    /// Whether users have not been told of a failure: see [`Error::is_unreported`].
+    is_unreported: bool,
 }
 
 /// The result type of the crate.
@@ -134,6 +182,7 @@ impl Error {
         Error {
             kind,
             message: one_line(shortened(message.into())),
+            is_unreported: kind.is_failure(),
         }
     }
 
@@ -174,6 +223,14 @@ impl Error {
         Self::new(Kind::System(errno), text)
     }
 
+    /// Creates the error of a system call that failed with `errno`.
+    fn of_system(errno: i32) -> Self {
+        Error {
+            is_unreported: !ANSWERS.contains(&errno),
+            ..Self::system(errno)
+        }
+    }
+
     /// Creates the ESTALE of a file that was removed or replaced since it was looked up. The kernel
     /// looks its path up again.
     pub fn stale() -> Self {
@@ -182,7 +239,25 @@ impl Error {
 
     /// Returns this error with `what: ` before its message.
     pub fn context(self, what: impl fmt::Display) -> Self {
-        Self::new(self.kind, format!("{what}: {}", self.message))
+        Error {
+            is_unreported: self.is_unreported,
+            ..Self::new(self.kind, format!("{what}: {}", self.message))
+        }
+    }
+
+    /// Returns whether this error is a failure of a store, a server or the system that is not on
+    /// record as a problem. An answer, such as ENOENT, and a refusal of what a program asked for
+    /// are no failures.
+    pub fn is_unreported(&self) -> bool {
+        self.is_unreported
+    }
+
+    /// Returns this error as one that is on record.
+    pub(crate) fn reported(self) -> Self {
+        Error {
+            is_unreported: false,
+            ..self
+        }
     }
 
     /// Returns the kind of the error.
@@ -239,7 +314,7 @@ impl std::error::Error for Error {}
 impl From<std::io::Error> for Error {
     fn from(e: std::io::Error) -> Self {
         match e.raw_os_error() {
-            Some(errno) => Error::system(errno),
+            Some(errno) => Error::of_system(errno),
             None => Error::io(e.to_string()),
         }
     }
@@ -247,7 +322,7 @@ impl From<std::io::Error> for Error {
 
 impl From<rustix::io::Errno> for Error {
     fn from(e: rustix::io::Errno) -> Self {
-        Error::system(e.raw_os_error())
+        Error::of_system(e.raw_os_error())
     }
 }
 
@@ -272,6 +347,39 @@ mod tests {
             for_terminal(raw),
             "<a>\t\\u009b2J\\u007f\\u202etxt\n\\u001b[\\xff\u{e9}\\xc3"
         );
+    }
+
+    #[test]
+    fn failures_are_told_from_answers_and_refusals() {
+        let of_system = |errno| Error::from(std::io::Error::from_raw_os_error(errno));
+        for errno in [
+            libc::EIO,
+            libc::EACCES,
+            libc::ENOSPC,
+            libc::ETIMEDOUT,
+            libc::ENOMEM,
+        ] {
+            assert!(Error::system(errno).is_unreported() && of_system(errno).is_unreported());
+        }
+        for errno in REFUSALS {
+            assert!(!Error::system(errno).is_unreported() && of_system(errno).is_unreported());
+        }
+        for errno in ANSWERS {
+            assert!(!Error::system(errno).is_unreported() && !of_system(errno).is_unreported());
+        }
+        let denied = of_system(libc::EPERM).context("a");
+        assert!(denied.is_unreported() && !denied.reported().context("b").is_unreported());
+        for kind in [Kind::NotFound, Kind::ReadOnly, Kind::Invalid] {
+            assert!(!Error::new(kind, "x").is_unreported(), "{kind:?}");
+        }
+        for kind in [
+            Kind::NoStore,
+            Kind::NotAValue,
+            Kind::Damaged,
+            Kind::Unsupported,
+        ] {
+            assert!(Error::new(kind, "x").is_unreported(), "{kind:?}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ pub use server_requests::{
     OperationCounts, ServerOperation, ServerOutcome, ServerRequests, TIME_BOUNDS,
 };
 
-use crate::error::one_line;
+use crate::error::{Error, one_line};
 use crate::memory::lock;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -194,6 +194,31 @@ impl Stats {
         if problems.len() > MAX_PROBLEMS {
             problems.pop_front();
         }
+    }
+
+    /// Records an error as a problem. Returns the error as one that is on record.
+    pub fn met(&self, e: Error) -> Error {
+        self.met_as(e.to_string(), e)
+    }
+
+    /// Records as a problem that bytes were not stored. Returns the error as one that is on record.
+    pub fn not_stored(&self, e: Error) -> Error {
+        self.met_as(format!("not stored: {e}"), e)
+    }
+
+    /// Records an error as a problem, by this line. Returns the error as one that is on record.
+    pub fn met_as(&self, line: impl Into<String>, e: Error) -> Error {
+        self.problem(line);
+        e.reported()
+    }
+
+    /// Records an error as a problem if it is a failure that is not on record:
+    /// [`Error::is_unreported`]. Returns it as one that is.
+    ///
+    /// Invariant: every error that leaves the file system or a thread of its own passes through
+    /// this function. So a failure is seen, whichever code asked the store.
+    pub fn report(&self, e: Error) -> Error {
+        if e.is_unreported() { self.met(e) } else { e }
     }
 
     /// Records a problem: something in the store has no place in the mount, such as a name that

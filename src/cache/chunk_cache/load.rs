@@ -58,7 +58,7 @@ impl Cache {
             self.stats.uninitialized.add(1);
         }
         loaded.or_else(|e| {
-            self.record_failure(&e);
+            let e = self.record_failure(e);
             if matches!(e.kind(), Kind::System(_)) {
                 Err(e)
             } else {
@@ -218,10 +218,7 @@ impl Cache {
             Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
             // loading the whole chunk reports the damage
             Err(_) if !index.proves_damage() => return self.load_for_part(slot, array, chunk),
-            Err(e) => {
-                self.record_failure(&e);
-                Err(Arc::new(e))
-            }
+            Err(e) => Err(Arc::new(self.record_failure(e))),
         };
         lock(&decoded.blocks)[n] = Some(block);
         Ok(CachedChunk::Blocks(decoded))

@@ -52,8 +52,7 @@ impl Cache {
         };
         let mut lost = Ok(());
         let stored = self.write_back_reporting(&dirty, Instant::now(), true, &mut |e| {
-            self.stats.problem(format!("not stored: {e}"));
-            lost = Err(e);
+            lost = Err(self.stats.not_stored(e));
         });
         lost.and(stored)
     }
@@ -100,7 +99,7 @@ impl Cache {
             // a failure is reported when each chunk is stored
             let confirmed = dirty.array.confirm(false);
             if self.is_in_vain(&confirmed) {
-                return confirmed.inspect_err(|e| self.stats.problem(format!("not stored: {e}")));
+                return confirmed.map_err(|e| self.stats.not_stored(e));
             }
         }
         self.write_back_all(&list)

@@ -26,7 +26,7 @@ pub(in crate::cache) struct Failures {
 impl Cache {
     /// Records that written bytes of `array` are lost.
     pub(super) fn record_loss(&self, array: &Array, e: Error) {
-        self.stats.problem(format!("not stored: {e}"));
+        let e = self.stats.not_stored(e);
         lock(&self.failures)
             .lost
             .entry(array.key().clone())

@@ -148,9 +148,9 @@ impl Cache {
             self.record_loss(array, e)
         });
         in_flight.has_failed = done.is_err();
-        done.inspect_err(|e| {
+        done.map_err(|e| {
             self.record_unstored_object(array);
-            self.stats.problem(format!("not stored: {e}"));
+            self.stats.not_stored(e)
         })
     }
 

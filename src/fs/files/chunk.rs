@@ -240,10 +240,7 @@ impl ChunkFile {
                 drop(content);
                 self.refuse_draft(fs, &array, draft)
             }
-            Err(e) => {
-                fs.stats.problem(format!("not stored: {e}"));
-                Err(e)
-            }
+            Err(e) => Err(fs.stats.not_stored(e)),
         }
     }
 

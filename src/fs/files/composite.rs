@@ -101,12 +101,7 @@ impl Fs {
         {
             self.open_array(key)?.writable()?;
         }
-        let file = self.tree.composite(node).inspect_err(|e| {
-            // nothing else tells why: the file shows as empty
-            if e.errno() == libc::ENOMEM {
-                self.stats.problem(e.to_string());
-            }
-        })?;
+        let file = self.tree.composite(node)?;
         // all readers of the file share the kernel's pages, which must not come from older checks
         // of the store
         for part in file.parts() {

@@ -121,8 +121,7 @@ impl StoreRoot {
             None => {
                 let why = "the directory of the store was removed, and no other took its place";
                 let e = Error::new(Kind::System(libc::EIO), why).context(name.display());
-                stats.problem(e.to_string());
-                Err(e)
+                Err(stats.met(e))
             }
         }
     }

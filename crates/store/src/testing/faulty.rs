@@ -10,7 +10,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
 
 /// A kind of call that can fail.
@@ -195,7 +195,7 @@ impl FaultyStore {
         if fault.applied {
             call()?;
         }
-        Err(Error::system(fault.errno))
+        Err(std::io::Error::from_raw_os_error(fault.errno).into())
     }
 }
 
