@@ -47,7 +47,9 @@ mod version;
 
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, NestedStores, UseConsolidated};
 use crate::cache::{Cache, SpillOptions};
+use crate::export::Format;
 use crate::fs::Options;
+use crate::fs::tree::FLAT;
 use crate::fuse::run_child;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
@@ -58,7 +60,7 @@ use remote::RemoteArgs;
 use start_directory::absolute;
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 use std::time::Duration;
@@ -416,6 +418,30 @@ fn open_store(
 impl StoreRequest<'_> {
     /// Opens the groups and arrays of the store, or of the stores in a directory.
     fn hierarchy(self) -> Result<Hierarchy, CommandFailure> {
+        self.opened()
+            .map_err(|failure| self.for_mounted_name(failure))
+    }
+
+    /// Returns the failure to open the store. If the last name of its location is that of a file
+    /// which only a mount shows, the failure says what to name instead.
+    fn for_mounted_name(self, failure: CommandFailure) -> CommandFailure {
+        let is_missing = failure.is(ExitCode::NotFound) || failure.is(ExitCode::NotZarr);
+        let shown = self.location.to_string();
+        match shown.rsplit_once('/') {
+            Some((array, name))
+                if is_missing
+                    && (name == FLAT || Format::of_name(name).is_some())
+                    && !self.location.path().is_some_and(Path::exists) =>
+            {
+                CommandFailure::not_found(format!(
+                    "{shown}: {name} is a file of mounts, not of stores; name the array, as in `zarrfs cat {array}`"
+                ))
+            }
+            _ => failure,
+        }
+    }
+
+    fn opened(self) -> Result<Hierarchy, CommandFailure> {
         if !self.args.holds_stores {
             return self.hierarchy_of(self.open_layers()?);
         }

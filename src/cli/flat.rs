@@ -38,7 +38,7 @@ pub fn open(
         Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
         _ => {
             return Err(CommandFailure::not_found(format!(
-                "{shown}: a group, not an array"
+                "{shown}: a group, not an array; name an array in it: `zarrfs ls {shown}` lists them"
             )));
         }
     };

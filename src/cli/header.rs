@@ -115,7 +115,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
             }
         }
         (_, Some(Asked::Array(_))) => Err(CommandFailure::not_found(format!(
-            "{shown}: a group, not an array"
+            "{shown}: a group, not an array; name an array in it: `zarrfs ls {shown}` lists them"
         ))),
         _ if args.part.is_some() => {
             let why = "--box is for arrays, and their formats";

@@ -318,6 +318,36 @@ pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure
     Err(CommandFailure::wrong_use(format!("{location}: {why}")))
 }
 
+/// Refuses a mount whose arguments are swapped: the mountpoint is a store, and the store is empty or
+/// missing.
+pub fn check_not_swapped(store: &StoreLocation, mountpoint: &Path) -> Result<(), CommandFailure> {
+    let StoreLocation::Path(path) = store else {
+        return Ok(());
+    };
+    let is_empty = match std::fs::read_dir(path) {
+        Ok(mut names) => names.next().is_none(),
+        Err(e) => e.kind() == std::io::ErrorKind::NotFound,
+    };
+    if !is_empty {
+        return Ok(());
+    }
+    let location = StoreLocation::from(mountpoint.as_os_str().to_os_string());
+    let is_store = match &location {
+        // a mount that does not answer is no store
+        StoreLocation::Path(path) => {
+            check_answers(path).is_ok() && (path.is_file() || marks(path).is_some())
+        }
+        StoreLocation::Url(_) | StoreLocation::Memory => true,
+    };
+    if is_store {
+        let why = "no Zarr store, but the mountpoint is one; name the store first";
+        return Err(CommandFailure::wrong_use(format!(
+            "{store}: {why}: zarrfs mount {location} {store}"
+        )));
+    }
+    Ok(())
+}
+
 /// Refuses to write a store in a mount of zarrfs: values are replaced by files with names that no
 /// mount shows.
 pub fn check_not_mounted(path: &Path) -> Result<(), CommandFailure> {
@@ -618,12 +648,20 @@ impl StoreRequest<'_> {
 
     /// Opens the values below a URL, with a cache of their metadata.
     fn open_server(self, url: &str) -> Result<MetadataCache, CommandFailure> {
-        let store = open_object_store(url, &self.args.remote.options()?, self.stats);
+        let store = open_object_store(url, &self.object_options()?, self.stats);
         let store = store.map_err(|e| match e.kind() {
             Kind::Invalid => CommandFailure::wrong_use(format!("{}: {e}", self.location)),
             _ => e.context(self.location).into(),
         })?;
         Ok(MetadataCache::new(store, self.metadata_ttl()))
+    }
+
+    /// Returns the options of requests to servers.
+    fn object_options(self) -> Result<ObjectOptions, Error> {
+        Ok(ObjectOptions {
+            refusal_is_final: self.args.mountpoint.is_none(),
+            ..self.args.remote.options()?
+        })
     }
 
     fn metadata_ttl(self) -> Option<Duration> {
@@ -714,7 +752,7 @@ impl StoreRequest<'_> {
             .map(target_place)
             .collect::<Result<_, _>>()?;
         let opener = Arc::new(TargetOpener {
-            options: self.args.remote.options()?,
+            options: self.object_options()?,
             allowed: places.clone().into(),
             ttl: self.metadata_ttl(),
             stats: self.stats.clone(),

@@ -81,7 +81,14 @@ pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
             &json!({"store": shown.to_string(), "migrated": migrated, "zarr_format": found}),
         ),
         (false, true) => format!("{shown}: converted to Zarr v{found}"),
-        (false, false) => format!("{shown}: Zarr v{found} already, nothing to do"),
+        (false, false) => {
+            let others = if found == 2 && args.zarr_format.is_none() {
+                "; --to 3 converts it to Zarr v3, and --shards auto copies it into a new store with shards"
+            } else {
+                ""
+            };
+            format!("{shown}: Zarr v{found} already, nothing to do{others}")
+        }
     };
     print(report + "\n")
 }

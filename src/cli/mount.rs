@@ -236,6 +236,9 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
     {
         location::check_answers(above)?;
     }
+    if !args.served.stores {
+        location::check_not_swapped(&args.served.store, &path)?;
+    }
     let chosen = match &args.mountpoint {
         Some(_) => String::new(),
         None => format!("{}\n", path.display()),
@@ -417,7 +420,10 @@ pub fn mount(
     let sandbox = args.sandbox.prepare(&needs)?;
     let mountpoint = match inherited {
         Some(mountpoint) => mountpoint,
-        None => make_mount(args, &plan, made.directory(), read_only)?,
+        None => {
+            mountpoint::warn_of_hidden_files(&resolved, &args.store);
+            make_mount(args, &plan, made.directory(), read_only)?
+        }
     };
     let (session, mountpoint) = start_session(args, mountpoint, &fs, &needs, &own, sandbox)?;
     let interrupted = Arc::new(AtomicBool::new(false));

@@ -101,6 +101,21 @@ pub fn make(path: &Path) -> Result<MadeDirectories, CommandFailure> {
     Ok(made)
 }
 
+/// Logs that a mount at `path` hides files: the directory is not empty. A store that is mounted on
+/// its own directory shows them.
+pub fn warn_of_hidden_files(path: &Path, store: &StoreLocation) {
+    let is_own = store.path().is_some_and(|store| absolute(store) == path);
+    // reading a directory that is a mountpoint already may wait for its daemon
+    let is_mountpoint = !mounts_at(path).is_ok_and(|mounts| mounts.is_empty());
+    if !is_own && !is_mountpoint && fs::read_dir(path).is_ok_and(|mut names| names.next().is_some())
+    {
+        log::warn!(
+            "{}: the directory is not empty: the mount hides its files until the unmount",
+            path.display()
+        );
+    }
+}
+
 /// Returns whether nothing is at a path. A mount whose daemon has ended answers with another error.
 fn is_missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound)

@@ -198,6 +198,7 @@ impl RemoteArgs {
             headers,
             timeout: self.timeout,
             retries: self.retries.unwrap_or(u32::MAX),
+            refusal_is_final: false,
             forbidden_is_missing: self.forbidden_is_missing,
             redirects: None,
         })

@@ -571,6 +571,89 @@ fn paths_that_are_no_store_have_messages_of_their_own() {
     }
 }
 
+/// Names that are likely to be confused have messages that say which one to give.
+#[test]
+fn a_group_or_a_file_of_mounts_in_place_of_an_array_is_told() {
+    let sample = sample();
+    let directory = tempfile::tempdir().unwrap();
+    let archive = support::servers::zip(&test_data("sample.zarr"), directory.path(), "s.zip", true);
+    let archive = archive.to_str().unwrap();
+    let group = failure(&zarrfs(&["cat", &sample]));
+    let advice = format!("a group, not an array; name an array in it: `zarrfs ls {sample}` lists");
+    assert!(group.0 == 3 && group.1.contains(&advice), "{group:?}");
+    for store in [&sample, archive] {
+        for (verb, name) in [
+            ("cat", "data.raw"),
+            ("info", "data.raw"),
+            ("cat", "data.npy"),
+        ] {
+            let said = failure(&zarrfs(&[verb, &format!("{store}/lat/{name}")]));
+            let advice = format!(
+                "{store}/lat/{name}: {name} is a file of mounts, not of stores; name the array, as in \
+                 `zarrfs cat {store}/lat`"
+            );
+            assert!(said.0 == 3 && said.1.contains(&advice), "{verb}: {said:?}");
+        }
+    }
+    // a file that exists is no name of a mount
+    let stray = directory.path().join("data.raw");
+    fs::write(&stray, "text").unwrap();
+    let said = failure(&zarrfs(&["cat", stray.to_str().unwrap()]));
+    assert!(said.1.contains("a file, but no zip archive"), "{said:?}");
+}
+
+#[test]
+fn swapped_arguments_of_a_mount_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let empty = directory.path().to_str().unwrap();
+    let missing = format!("{empty}/missing");
+    let sample = sample();
+    for store in [&sample, "http://127.0.0.1:1/x.zarr"] {
+        for mountpoint in [empty, &missing] {
+            let said = failure(&zarrfs(&["mount", mountpoint, store]));
+            let advice = format!(
+                "{mountpoint}: no Zarr store, but the mountpoint is one; name the store first: \
+                 zarrfs mount {store} {mountpoint}"
+            );
+            assert!(said.0 == 2 && said.1.contains(&advice), "{said:?}");
+        }
+    }
+    assert!(!is_mounted(Path::new(&sample)) && !is_mounted(directory.path()));
+}
+
+/// "The mount hides its files": as mount(8), a mount over a directory that is not empty succeeds.
+#[test]
+fn a_mount_over_files_says_that_it_hides_them() {
+    for (file, mounts_store) in [(None, false), (Some("notes.txt"), false), (None, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mnt");
+        copy_tree(&test_data("sample.zarr"), &directory.path().join("s.zarr"));
+        let store = directory.path().join("s.zarr");
+        let path = if mounts_store { store.clone() } else { path };
+        fs::create_dir_all(&path).unwrap();
+        if let Some(name) = file {
+            fs::write(path.join(name), "text").unwrap();
+        }
+        let output = zarrfs(&["mount", store.to_str().unwrap(), path.to_str().unwrap()]);
+        let mounted = is_mounted(&path);
+        let hidden = file.is_some_and(|name| path.join(name).exists());
+        zarrfs(&["umount", path.to_str().unwrap()]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && mounted && !hidden, "{said}");
+        if file.is_some() {
+            let shown = path.display();
+            assert_eq!(
+                said,
+                format!(
+                    "zarrfs: warn: {shown}: the directory is not empty: the mount hides its files until the unmount\n"
+                )
+            );
+        } else {
+            assert_eq!(said, "");
+        }
+    }
+}
+
 #[test]
 fn a_missing_array_in_an_archive_is_reported() {
     let directory = tempfile::tempdir().unwrap();

@@ -267,6 +267,87 @@ fn an_html_page_is_not_taken_for_a_document() {
     assert!(mount.join("b/data.raw").exists());
 }
 
+/// "A web page in place of a chunk": a server that says neither status nor type of the page. The
+/// reason is that, whatever the codec makes of the page.
+#[test]
+fn a_page_in_place_of_a_chunk_or_a_shard_is_named() {
+    let page = format!("<!DOCTYPE html>\n<html>{}</html>", "x".repeat(500));
+    let store = tempfile::tempdir().unwrap();
+    std::fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    for (name, compressor) in [
+        ("raw", json!(null)),
+        ("zlib", json!({"id": "zlib", "level": 1})),
+        (
+            "blosc",
+            json!({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}),
+        ),
+    ] {
+        let path = store.path().join(name);
+        TestArray::with_chunks(path.clone(), &[100], &[100], json!({}));
+        let document = json!({"zarr_format": 2, "shape": [100], "chunks": [100], "dtype": "|u1",
+            "fill_value": 0, "order": "C", "filters": null, "compressor": compressor});
+        std::fs::write(path.join(".zarray"), document.to_string()).unwrap();
+        std::fs::write(path.join("0"), &page).unwrap();
+    }
+    let shard = store.path().join("shard");
+    std::fs::create_dir_all(shard.join("c")).unwrap();
+    let document = json!({"zarr_format": 3, "node_type": "array", "shape": [100],
+        "data_type": "uint8", "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [100]}},
+        "chunk_key_encoding": {"name": "default"},
+        "codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [50],
+            "codecs": [{"name": "bytes"}], "index_codecs": [
+                {"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]}}]});
+    std::fs::write(shard.join("zarr.json"), document.to_string()).unwrap();
+    std::fs::write(shard.join("c/0"), &page).unwrap();
+    let server = FaultyServer::new(store.path());
+    let mount = mount(&server.url(""), &[]);
+    for (name, key) in [
+        ("raw", "0"),
+        ("zlib", "0"),
+        ("blosc", "0"),
+        ("shard", "c/0"),
+    ] {
+        assert_eq!(
+            errno(digest(&mount.join(name).join("data.raw"))),
+            "EIO",
+            "{name}"
+        );
+        let stats = mount.stats();
+        let named = |line: &str| {
+            line.starts_with("problem ")
+                && line.contains(&format!("/{name}/{key}: "))
+                && line.contains("the value begins with <!DOCTYPE: it is a web page, not a chunk")
+        };
+        assert!(stats.lines().any(named), "{name}: {stats}");
+    }
+}
+
+/// Opening an array asks for its chunks if the array does not declare the separator of their keys.
+/// A server that does not answer that leaves a problem, as it does for every other request.
+#[test]
+fn a_failure_to_find_the_separator_is_a_problem() {
+    let store = tempfile::tempdir().unwrap();
+    std::fs::write(store.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    let path = store.path().join("a");
+    TestArray::with_chunks(path.clone(), &[20, 20], &[10, 20], json!({}));
+    let document = json!({"zarr_format": 2, "shape": [20, 20], "chunks": [10, 20], "dtype": "|u1",
+        "fill_value": 0, "order": "C", "filters": null, "compressor": null});
+    std::fs::write(path.join(".zarray"), document.to_string()).unwrap();
+    let server = FaultyServer::new(store.path());
+    server.set("a/0.0", Fault::Status(204));
+    let mount = mount(&server.url(""), &[]);
+    for name in ["data.raw", "0.0", ".zarray"] {
+        let opened = File::open(mount.join("a").join(name));
+        assert!(opened.is_err() || name == ".zarray", "{name}: {opened:?}");
+    }
+    let stats = mount.stats();
+    let is_of_probe = |line: &str| line.starts_with("problem ") && line.contains("204");
+    assert!(stats.lines().any(is_of_probe), "{stats}");
+    server.heal();
+    assert!(File::open(mount.join("a/data.raw")).is_ok());
+}
+
 /// WebDAV servers answer 405 or a page for a directory: what is in it says whether it is a group or
 /// an array. A page in place of a chunk is still an error.
 #[test]

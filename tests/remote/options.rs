@@ -545,20 +545,53 @@ fn requests_are_repeated_until_the_timeout() {
     );
 }
 
+/// Returns a URL at whose port no program listens.
+fn url_of_closed_port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}/x.zarr", listener.local_addr().unwrap())
+}
+
+/// "A command fails at once": no program listens at the port, and the person who waits has made a
+/// typing error or not started the server.
+#[test]
+fn a_refused_connection_ends_a_command_at_once() {
+    let url = url_of_closed_port();
+    let verbs: [&[&str]; 6] = [
+        &["info"],
+        &["ls"],
+        &["cat"],
+        &["check"],
+        &["migrate", "--to", "3"],
+        &["consolidate"],
+    ];
+    for verb in verbs {
+        let begun = Instant::now();
+        let mut command = with_timeout(60, ZARRFS);
+        let output = command
+            .args(verb)
+            .args(["--timeout", "50s", &url])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.starts_with("error: ")
+                && said.lines().count() == 1
+                && said.contains("refused")
+                && said.contains("; check the host and the port of the URL"),
+            "{verb:?}: {said}"
+        );
+        assert!(begun.elapsed() < Duration::from_secs(20), "{verb:?}");
+        assert_eq!(output.status.code(), Some(1), "{verb:?}");
+    }
+}
+
+/// A mount waits for its server, which may start later.
 #[test]
 fn a_server_that_cannot_be_reached_is_reported_before_the_timeout() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let directory = tempfile::tempdir().unwrap();
     let mut command = with_timeout(60, ZARRFS);
-    command.args([
-        "info",
-        "--timeout",
-        "3s",
-        &format!("http://127.0.0.1:{port}/x.zarr"),
-    ]);
+    command.args(["mount", "--foreground", "--timeout", "3s"]);
+    command.arg(url_of_closed_port()).arg(directory.path());
     let begun = Instant::now();
     let mut child = command
         .stdout(std::process::Stdio::null())

@@ -43,12 +43,17 @@ pub(super) fn cause_of(error: &reqwest::Error, url: &Url, certificates: Option<&
             "{text}: the sandbox permits no connection to port {port}; mount with --sandbox off"
         ));
     }
-    Cause::Unreachable(match proxy_for(url) {
+    let text = match proxy_for(url) {
         Some(proxy) => {
             format!("{text}; through the proxy {proxy} (HTTP_PROXY, HTTPS_PROXY or ALL_PROXY)")
         }
         None => text,
-    })
+    };
+    if errno == Some(libc::ECONNREFUSED) {
+        Cause::Refused(text)
+    } else {
+        Cause::Unreachable(text)
+    }
 }
 
 /// Returns the cause for a request to `url` that a proxy refused with status 407.

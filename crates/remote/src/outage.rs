@@ -257,6 +257,11 @@ impl Outage {
         Some(format!("fails for {}", failures.shown(now)))
     }
 
+    /// Returns whether the server has answered any request.
+    pub fn has_answered(&self) -> bool {
+        lock(&self.state).answered.is_some()
+    }
+
     /// Returns whether a request was given up since the latest answer, and the latest failure is
     /// less than the limit ago.
     pub fn is_given_up(&self, now: Instant) -> bool {

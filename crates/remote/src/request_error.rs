@@ -14,6 +14,8 @@ use zarrfs_base::stats::ServerOutcome;
 pub(super) enum Cause {
     /// No connection.
     Unreachable(String),
+    /// No connection, since no program listens at the port.
+    Refused(String),
     /// A broken connection, or a body that was shorter or longer than announced.
     Broken(String),
     /// No data arrived for this long.
@@ -54,14 +56,20 @@ impl Cause {
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
-            Cause::Unreachable(_) | Cause::Broken(_) | Cause::TimedOut(_) | Cause::Busy(..)
+            Cause::Unreachable(_)
+                | Cause::Refused(_)
+                | Cause::Broken(_)
+                | Cause::TimedOut(_)
+                | Cause::Busy(..)
         )
     }
 
     /// Returns the outcome as which the attempt is counted.
     pub fn outcome(&self) -> ServerOutcome {
         match self {
-            Cause::Unreachable(_) | Cause::Unusable(_) => ServerOutcome::Unreachable,
+            Cause::Unreachable(_) | Cause::Refused(_) | Cause::Unusable(_) => {
+                ServerOutcome::Unreachable
+            }
             Cause::Broken(_) => ServerOutcome::Broken,
             Cause::TimedOut(_) => ServerOutcome::TimedOut,
             Cause::Busy(status, _) | Cause::Status(status, _) | Cause::Clock(status, ..) => {
@@ -86,9 +94,10 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Unreachable(text) | Cause::Broken(text) | Cause::Unusable(text) => {
-                f.write_str(text)
-            }
+            Cause::Unreachable(text)
+            | Cause::Refused(text)
+            | Cause::Broken(text)
+            | Cause::Unusable(text) => f.write_str(text),
             Cause::TimedOut(time) => {
                 write!(f, "no data for {:.1} s (--timeout)", time.as_secs_f32())
             }

@@ -438,6 +438,7 @@ pub(super) fn transport(
         stats.clone(),
     )?;
     transport.redirects = options.redirects.clone();
+    transport.refusal_is_final = options.refusal_is_final;
     Ok(Arc::new(transport))
 }
 

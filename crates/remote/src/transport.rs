@@ -139,6 +139,8 @@ pub(super) struct Transport {
     hosts: Mutex<Vec<String>>,
     /// Places to which redirects may lead; `None` for all.
     pub redirects: Option<Arc<[TargetPlace]>>,
+    /// Whether a refused connection is final while the server has not answered.
+    pub refusal_is_final: bool,
     timeout: Duration,
     retries: u32,
     pub(super) stats: Arc<Stats>,
@@ -171,6 +173,7 @@ impl Transport {
             headers,
             hosts: Mutex::new(hosts),
             redirects: None,
+            refusal_is_final: false,
             timeout,
             retries,
             outage: Outage::new(timeout, stats.clone()),
@@ -253,6 +256,7 @@ impl Transport {
                 probe = None;
             }
             let retries = if probe.is_some() { 0 } else { self.retries };
+            let cause = self.final_refusal(cause);
             let is_last =
                 !cause.may_pass() || tries > retries || Instant::now() + pause >= deadline;
             self.record_failure(request, &cause, started, is_last);
@@ -261,6 +265,18 @@ impl Transport {
             }
             self.stats.request_retries.add(1);
             tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Returns a cause that no retry mends, and what to do, for a refused connection that is final.
+    fn final_refusal(&self, cause: Cause) -> Cause {
+        match cause {
+            Cause::Refused(text) if self.refusal_is_final && !self.outage.has_answered() => {
+                Cause::Unusable(format!(
+                    "{text}; check the host and the port of the URL, and that the server runs"
+                ))
+            }
+            cause => cause,
         }
     }
 

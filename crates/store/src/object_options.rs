@@ -20,6 +20,9 @@ pub struct ObjectOptions {
     pub timeout: Duration,
     /// Maximum number of retries per request.
     pub retries: u32,
+    /// Whether a refused connection is final while the server has not answered: a command fails at
+    /// once, while a mount waits for a server that starts.
+    pub refusal_is_final: bool,
     /// Whether status 403 means that the key does not exist.
     pub forbidden_is_missing: bool,
     /// Places to which a web server may redirect; `None` for all.
@@ -35,6 +38,7 @@ impl Default for ObjectOptions {
             headers: Vec::new(),
             timeout: Duration::from_secs(30),
             retries: u32::MAX,
+            refusal_is_final: false,
             forbidden_is_missing: false,
             redirects: None,
         }
