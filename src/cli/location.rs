@@ -318,8 +318,8 @@ pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure
     Err(CommandFailure::wrong_use(format!("{location}: {why}")))
 }
 
-/// Refuses a mount whose arguments are swapped: the mountpoint is a store, and the store is empty or
-/// missing.
+/// Refuses a mount whose arguments are swapped: the mountpoint is a store, and the store is empty
+/// or missing.
 pub fn check_not_swapped(store: &StoreLocation, mountpoint: &Path) -> Result<(), CommandFailure> {
     let StoreLocation::Path(path) = store else {
         return Ok(());
