@@ -236,9 +236,6 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
     {
         location::check_answers(above)?;
     }
-    if !args.served.stores {
-        location::check_not_swapped(&args.served.store, &path)?;
-    }
     let chosen = match &args.mountpoint {
         Some(_) => String::new(),
         None => format!("{}\n", path.display()),
@@ -392,6 +389,10 @@ pub fn mount(
         None => MountSite::before(&resolved),
     };
     nesting::check(&own, &site)?;
+    // only now no directory is read that may hang
+    if inherited.is_none() && !args.stores {
+        location::check_not_swapped(&args.store, &resolved)?;
+    }
     args.log.start(&resolved)?;
     raise_file_limit();
     args.reading.memory.set_bound();

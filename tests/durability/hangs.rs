@@ -575,7 +575,7 @@ fn a_close_that_times_out_at_a_lock_keeps_the_written_bytes() {
     ];
     let daemon = Daemon::start(directory.path(), &locks_option);
     let flat = daemon.path().join("stopped/data.raw");
-    let held = take_lock(locks.path(), "stopped/0");
+    let _held = take_lock(locks.path(), "stopped/0");
     let closed = write_and_close(&flat, 10, &[7; 10]).unwrap_err();
     assert_eq!(closed.raw_os_error(), Some(libc::EIO));
     let stats = fs::read_to_string(daemon.path().join(".zarrfs/stats")).unwrap();
@@ -587,8 +587,8 @@ fn a_close_that_times_out_at_a_lock_keeps_the_written_bytes() {
         "{stats}"
     );
     // a shared lock, which needs only read access, blocks as well
-    fcntl_lock(&held, FlockOperation::Unlock).unwrap();
     let reader = File::open(locks.path().join("stopped/0")).unwrap();
+    // takes the place of the exclusive lock in one step: the daemon tries again at any time
     fcntl_lock(&reader, FlockOperation::LockShared).unwrap();
     let file = File::options().write(true).open(&flat).unwrap();
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));

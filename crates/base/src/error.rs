@@ -46,12 +46,11 @@ pub enum Kind {
 
 /// Errnos by which zarrfs itself refuses a request that a program must not make, or answers it. As
 /// the reply of the system, those that are not in [`ANSWERS`] are failures.
-const REFUSALS: [i32; 12] = [
+const REFUSALS: [i32; 11] = [
     libc::EPERM,
     libc::EBADF,
     libc::EBUSY,
     libc::EINVAL,
-    libc::EFBIG,
     libc::E2BIG,
     libc::EROFS,
     libc::ELOOP,
@@ -61,8 +60,9 @@ const REFUSALS: [i32; 12] = [
     libc::ERANGE,
 ];
 
-/// Errnos that answer a request, also as the reply of the system: they say what is there.
-const ANSWERS: [i32; 9] = [
+/// Errnos that answer a request, also as the reply of the system: they say what is there, or that
+/// no file may be as large as asked.
+const ANSWERS: [i32; 10] = [
     libc::ENOENT,
     libc::EEXIST,
     libc::ENOTDIR,
@@ -72,6 +72,7 @@ const ANSWERS: [i32; 9] = [
     libc::ENODATA,
     libc::ENXIO,
     libc::EXDEV,
+    libc::EFBIG,
 ];
 
 /// Maximum length of a message in bytes. Messages quote stores, and the list of problems keeps
