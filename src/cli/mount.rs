@@ -391,7 +391,7 @@ pub fn mount(
     nesting::check(&own, &site)?;
     // only now no directory is read that may hang
     if inherited.is_none() && !args.stores {
-        location::check_not_swapped(&args.store, &resolved)?;
+        location::check_not_swapped(&args.store, plan.path)?;
     }
     args.log.start(&resolved)?;
     raise_file_limit();
