@@ -215,8 +215,8 @@ impl Stats {
     /// Records an error as a problem if it is a failure that is not on record:
     /// [`Error::is_unreported`]. Returns it as one that is.
     ///
-    /// Invariant: every error that leaves the file system or a thread of its own passes through
-    /// this function. So a failure is seen, whichever code asked the store.
+    /// Invariant: every error that answers a request passes through this function. So a failure is
+    /// seen, whichever code asked the store.
     pub fn report(&self, e: Error) -> Error {
         if e.is_unreported() { self.met(e) } else { e }
     }

@@ -126,8 +126,8 @@ impl<'a> TemporaryFile<'a> {
         Ok(self.rename_with(name, RenameFlags::empty())?)
     }
 
-    /// Renames the file to `name`, relative to its directory. After an exchange, the temporary name
-    /// is that of the other file.
+    /// Renames the file to `name`, relative to its directory. After an exchange, the other file
+    /// has the temporary name.
     ///
     /// # Errors
     ///

@@ -134,7 +134,7 @@ fn of_text(text: &str) -> Option<Crs> {
     }
 }
 
-/// Returns whether two texts state the same reference system, as far as that can be told without a
+/// Returns whether two texts state the same reference system. It compares them without a
 /// database: by their codes, or else by their names and numbers. GDAL states a system in another
 /// version of WKT than that which it has read.
 pub fn is_same(a: &str, b: &str) -> bool {

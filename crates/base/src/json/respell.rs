@@ -223,7 +223,7 @@ pub fn with_member<'a>(text: &'a [u8], name: &str, value: Option<&'a [u8]>) -> R
     };
     let change = |member: &SpelledMember<'a>| {
         if member.name == name {
-            // of duplicates, one stays
+            // a key that occurs twice stays once
             value.take().map(Cow::Borrowed)
         } else {
             Some(Cow::Borrowed(member.value))

@@ -155,7 +155,7 @@ fn a_file_that_is_rewritten_in_place_is_not_replaced() {
     );
 }
 
-/// Whoever holds the lock of a value, a writer waits for a bounded time and goes on.
+/// A writer that cannot get the lock of a value waits for a bounded time and goes on.
 #[test]
 fn a_lock_that_is_never_released_delays_once() {
     let folder = tempfile::tempdir().unwrap();
