@@ -204,7 +204,7 @@ impl Tree {
         self.live.remember(node)
     }
 
-    /// Returns the generation of an inode number: see [`LiveNodes::generation`].
+    /// Returns the generation of an inode number, which tells its uses for different files apart.
     pub fn generation(&self, inode: u64) -> u32 {
         self.live.generation(inode)
     }
