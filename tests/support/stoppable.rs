@@ -112,10 +112,6 @@ impl Store for StoppableStore {
         self.inner.check_writable(prefix)
     }
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        self.inner(Some(key)).put(key, value)
-    }
-
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         self.inner(Some(key)).put_if(key, value, replaces)
     }

@@ -263,37 +263,31 @@ impl Store for LevelCache {
         self.below.sync()
     }
 
-    fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
-        let mut known = lock(&self.known);
-        let is_new = match self.known_stat(&mut known, key) {
-            Some(stat) => stat.is_none(),
-            None => self.below.stat(key)?.is_none(),
-        };
-        let version = if is_new {
-            self.below
-                .put_if(key, value, Replaces::Nothing)?
-                .ok_or_else(|| {
-                    known.lose(key);
-                    Error::system(libc::EEXIST).context("another program has just created it")
-                })?
-        } else {
-            self.below.put(key, value)?
-        };
-        known.added(key, value, &version);
-        Ok(version)
-    }
-
+    /// Puts a value. One that is missing as far as the cache knows is created, whatever `replaces`
+    /// permits.
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let mut known = lock(&self.known);
-        let version = self.below.put_if(key, value, replaces)?;
-        match &version {
-            Some(version) => known.added(key, value, version),
-            None => {
-                known.lose(key);
-                self.below.forget(key);
-            }
+        let is_missing = match (replaces, self.known_stat(&mut known, key)) {
+            (Replaces::Anything, Some(stat)) => stat.is_none(),
+            (Replaces::Anything, None) => self.below.stat(key)?.is_none(),
+            _ => false,
+        };
+        let condition = if is_missing {
+            Replaces::Nothing
+        } else {
+            replaces
+        };
+        let version = self.below.put_if(key, value, condition)?;
+        if let Some(version) = &version {
+            known.added(key, value, version);
+            return Ok(Some(version.clone()));
         }
-        Ok(version)
+        known.lose(key);
+        self.below.forget(key);
+        if is_missing {
+            return Err(Error::system(libc::EEXIST).context("another program has just created it"));
+        }
+        Ok(None)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

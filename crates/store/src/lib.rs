@@ -526,7 +526,8 @@ pub trait Store: Readable {
 
     /// Replaces the value of `key`, creates missing prefixes, and returns the version of the new
     /// value. At every moment, also after a crash, the key has the whole old or the whole new
-    /// value.
+    /// value. No store implements this method: a layer that calls [`Store::put_if`] of the store
+    /// below would bypass it.
     fn put(&self, key: &Key, value: &[u8]) -> Result<Version> {
         let put = self.put_if(key, value, Replaces::Anything)?;
         put.ok_or_else(|| Error::io("an unconditional put was refused because of a condition"))
