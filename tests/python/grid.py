@@ -94,7 +94,9 @@ def check2(case):
         assert is_equal(full, wanted), f"reads {full}, and from zarr's own array {wanted}"
         assert is_equal(full, shown), f"reads {full}, zarrfs reads {shown}"
         if not z.filters and np.array_equal(data, data):
-            assert full.tobytes() == data.tobytes(), "values were lost"
+            # zarr-python does not copy the padding bytes of long doubles
+            is_padded = z.dtype.char in "gG"
+            assert is_equal(full, data) if is_padded else full.tobytes() == data.tobytes(), "values were lost"
 
 
 def check3(case):
