@@ -16,7 +16,9 @@ use zarrfs_format::metadata::{
     ArrayMetadata, CodecConfig, MAX_DOCUMENT, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY,
     ZATTRS, ZGROUP, ZMETADATA,
 };
-use zarrfs_store::{Entry, EntryKind, Key, Listing, Stat, Store, SubtreeLocks, Version};
+use zarrfs_store::{
+    Entry, EntryKind, Key, Listing, ReportingStore, Stat, Store, SubtreeLocks, Version,
+};
 
 mod array_document;
 mod arrays;
@@ -271,12 +273,12 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Returns the hierarchy of `store`.
+    /// Returns the hierarchy of `store`, whose failures become problems in `stats`.
     pub fn new(store: Arc<dyn Store>, v1_order: V1Order, stats: Arc<Stats>) -> Self {
         let arrays = Arc::new(Arrays::new(ARRAYS_KEPT));
         memory::register(&arrays);
         Hierarchy {
-            store,
+            store: ReportingStore::over(store, stats.clone()),
             v1_order,
             compressor: None,
             view: ShownFormat::default(),

@@ -108,8 +108,28 @@ impl Kind {
 pub struct Error {
     kind: Kind,
     message: String,
-    /// Whether users have not been told of a failure: see [`Error::is_unreported`].
-    is_unreported: bool,
+    standing: Standing,
+}
+
+/// Whether users must be told of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// An answer, or a refusal of what a program asked for.
+    Answer,
+    /// A failure of a store, a server or the system that is not on record as a problem.
+    Unreported,
+    /// An error that is on record as a problem.
+    OnRecord,
+}
+
+impl Standing {
+    fn of(is_failure: bool) -> Self {
+        if is_failure {
+            Standing::Unreported
+        } else {
+            Standing::Answer
+        }
+    }
 }
 
 /// The result type of the crate.
@@ -183,7 +203,7 @@ impl Error {
         Error {
             kind,
             message: one_line(shortened(message.into())),
-            is_unreported: kind.is_failure(),
+            standing: Standing::of(kind.is_failure()),
         }
     }
 
@@ -227,7 +247,7 @@ impl Error {
     /// Creates the error of a system call that failed with `errno`.
     fn of_system(errno: i32) -> Self {
         Error {
-            is_unreported: !ANSWERS.contains(&errno),
+            standing: Standing::of(!ANSWERS.contains(&errno)),
             ..Self::system(errno)
         }
     }
@@ -241,7 +261,7 @@ impl Error {
     /// Returns this error with `what: ` before its message.
     pub fn context(self, what: impl fmt::Display) -> Self {
         Error {
-            is_unreported: self.is_unreported,
+            standing: self.standing,
             ..Self::new(self.kind, format!("{what}: {}", self.message))
         }
     }
@@ -250,13 +270,18 @@ impl Error {
     /// record as a problem. An answer, such as ENOENT, and a refusal of what a program asked for
     /// are no failures.
     pub fn is_unreported(&self) -> bool {
-        self.is_unreported
+        self.standing == Standing::Unreported
+    }
+
+    /// Returns whether this error is on record as a problem.
+    pub(crate) fn is_on_record(&self) -> bool {
+        self.standing == Standing::OnRecord
     }
 
     /// Returns this error as one that is on record.
     pub(crate) fn reported(self) -> Self {
         Error {
-            is_unreported: false,
+            standing: Standing::OnRecord,
             ..self
         }
     }

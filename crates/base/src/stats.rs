@@ -196,9 +196,13 @@ impl Stats {
         }
     }
 
-    /// Records an error as a problem. Returns the error as one that is on record.
+    /// Records an error as a problem, unless it is on record. Returns it as one that is.
     pub fn met(&self, e: Error) -> Error {
-        self.met_as(e.to_string(), e)
+        if e.is_on_record() {
+            e
+        } else {
+            self.met_as(e.to_string(), e)
+        }
     }
 
     /// Records as a problem that bytes were not stored. Returns the error as one that is on record.

@@ -1,0 +1,106 @@
+//! A store whose failures are on record as problems, whatever a caller makes of them: a walk that
+//! goes on after a failed call, and a header that is built without an array, would otherwise hide
+//! them. This module must not know who calls.
+
+use super::{Key, Listing, Readable, Stat, Store, Version};
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::stats::Stats;
+
+/// A store whose failures to answer are recorded as problems.
+///
+/// Invariant: no failed read of the store is lost, also if the request that needed it goes on.
+/// Errors of writes need no record here: each of them is the answer of a request, or a loss.
+pub struct ReportingStore {
+    below: Arc<dyn Store>,
+    stats: Arc<Stats>,
+}
+
+impl ReportingStore {
+    /// Returns `below` with its failures recorded in `stats`.
+    pub fn over(below: Arc<dyn Store>, stats: Arc<Stats>) -> Arc<dyn Store> {
+        Arc::new(ReportingStore { below, stats })
+    }
+
+    fn record<T>(&self, key: &Key, answer: Result<T>) -> Result<T> {
+        answer.map_err(|e| record(&self.stats, key, e))
+    }
+}
+
+/// Records the failure of a system or server to answer for `key`. Values that break their format,
+/// and memory that is not granted, are left to the caller, which may read them in another way.
+fn record(stats: &Stats, key: &Key, e: Error) -> Error {
+    let is_answer_missing = match e.kind() {
+        Kind::System(errno) => errno != libc::ENOMEM,
+        kind => kind == Kind::NoStore,
+    };
+    if !is_answer_missing || !e.is_unreported() {
+        return e;
+    }
+    let line = if e.message().contains(key.as_str()) {
+        e.to_string()
+    } else {
+        e.clone().context(key).to_string()
+    };
+    stats.met_as(line, e)
+}
+
+impl Readable for ReportingStore {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(self.below.as_ref())
+    }
+
+    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+        self.record(key, self.below.get(key, limit, value))
+    }
+
+    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.record(key, self.below.get_range(key, range, value))
+    }
+
+    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.record(key, self.below.get_end(key, len, value))
+    }
+
+    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.record(key, self.below.stat(key))
+    }
+
+    fn stat_many(
+        &self,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
+        // a store may take several keys before it answers for the first of them
+        let asked = std::cell::RefCell::new(std::collections::VecDeque::new());
+        let mut keys = keys.inspect(|key| asked.borrow_mut().push_back(key.clone()));
+        self.below.stat_many(&mut keys, &mut |answer| {
+            let key = asked.borrow_mut().pop_front().unwrap_or_default();
+            each(self.record(&key, answer))
+        });
+    }
+
+    fn list(&self, prefix: &Key) -> Result<Listing> {
+        let names = self.record(prefix, self.below.list(prefix))?;
+        let (stats, prefix) = (self.stats.clone(), prefix.clone());
+        Ok(Box::new(names.map(move |entry| {
+            entry.map_err(|e| record(&stats, &prefix, e))
+        })))
+    }
+
+    fn forget_documents(&self, prefix: &Key) {
+        self.below.forget_documents(prefix);
+    }
+
+    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.record(key, self.below.file(key))
+    }
+
+    fn location(&self) -> String {
+        self.below.location()
+    }
+}
+
+impl Store for ReportingStore {}
