@@ -5,8 +5,8 @@
 //! until it has created them: see `fs::unlinked`. A thread that makes arrays otherwise finds them
 //! at once: no Zarr library creates a document under its own name with O_EXCL, or a generated file.
 //!
-//! The mode of a file that is made of others cannot be set, but `chmod` by a thread that has just
-//! written the file succeeds: copies set the modes of files that they write.
+//! The mode of a file that is made of others cannot be set, but `chmod` of a file that is written,
+//! or was written a moment ago, succeeds: copies set the modes of files that they write.
 
 use lru::LruCache;
 use std::num::NonZeroUsize;
@@ -25,12 +25,12 @@ const RECORDED: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 /// Maximum number of names of a directory that are recorded: `cp` creates one, then the next.
 const NAMES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
-/// The directories that threads make, and the files that they write.
+/// The directories that threads make, and the files that are written.
 pub struct Copies {
     /// Protects the map, by path.
     directories: Mutex<LruCache<Key, CopiedDirectory>>,
-    /// Protects the map: the last thread that has opened a file for writing, by inode number.
-    writers: Mutex<LruCache<u64, u32>>,
+    /// Protects the map: when a file was opened for writing or closed last, by inode number.
+    written: Mutex<LruCache<u64, Instant>>,
 }
 
 /// A directory that a thread has made, perhaps to copy files into it.
@@ -50,7 +50,7 @@ impl Copies {
     pub fn new() -> Self {
         Copies {
             directories: Mutex::new(LruCache::new(RECORDED)),
-            writers: Mutex::new(LruCache::new(RECORDED)),
+            written: Mutex::new(LruCache::new(RECORDED)),
         }
     }
 
@@ -126,14 +126,24 @@ impl Copies {
         }
     }
 
-    /// Records that a thread has opened a file for writing.
-    pub fn writes(&self, inode: u64, thread: u32) {
-        lock(&self.writers).put(inode, thread);
+    /// Records that a file was opened for writing.
+    pub fn writes(&self, inode: u64) {
+        lock(&self.written).put(inode, Instant::now());
     }
 
-    /// Returns whether a thread was the last one that has opened a file for writing.
-    pub fn is_written_by(&self, inode: u64, thread: u32) -> bool {
-        lock(&self.writers).peek(&inode) == Some(&thread)
+    /// Records that a file was closed.
+    pub fn closed(&self, inode: u64) {
+        if let Some(at) = lock(&self.written).get_mut(&inode) {
+            *at = Instant::now();
+        }
+    }
+
+    /// Returns whether a file was written through the mount, as far back as files are recorded, and
+    /// either `is_open` or was closed a moment ago.
+    pub fn is_written(&self, inode: u64, is_open: bool) -> bool {
+        let written = lock(&self.written);
+        let closed = written.peek(&inode);
+        closed.is_some_and(|at| is_open || at.elapsed() < MOMENT)
     }
 
     fn with(&self, directory: &Key, thread: u32, change: impl FnOnce(&mut CopiedDirectory)) {
@@ -193,11 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_writer_of_a_file_is_known() {
+    fn a_file_counts_as_written_until_a_moment_after_its_close() {
         let copies = Copies::new();
-        copies.writes(5, 7);
-        assert!(copies.is_written_by(5, 7) && !copies.is_written_by(5, 8));
-        copies.writes(5, 8);
-        assert!(!copies.is_written_by(5, 7) && !copies.is_written_by(6, 7));
+        copies.writes(5);
+        assert!(copies.is_written(5, false) && !copies.is_written(6, true));
+        *lock(&copies.written).get_mut(&5).unwrap() -= 2 * MOMENT;
+        assert!(copies.is_written(5, true) && !copies.is_written(5, false));
+        copies.closed(6);
+        copies.closed(5);
+        assert!(copies.is_written(5, false) && !copies.is_written(6, false));
     }
 }

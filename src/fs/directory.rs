@@ -50,6 +50,7 @@ impl Fs {
             self.tree.look_ahead(key);
         }
         let names = self.tree.names(&node)?;
+        self.unlinked.listed(&node.path());
         let stream = DirectoryStream {
             inode,
             parent_inode: self.tree.inode(&Node::Directory(node.path().parent())),

@@ -56,7 +56,7 @@ impl Fs {
 
     /// Records that a thread has created the file `name`, perhaps with O_EXCL.
     pub fn created_by(&self, parent: u64, name: &str, inode: u64, thread: u32, exclusive: bool) {
-        self.copies.writes(inode, thread);
+        self.copies.writes(inode);
         let is_document = exclusive && MetadataFile::of_name(name).is_some();
         if (is_document || self.is_generated_name(name))
             && let Ok(parent) = self.tree.node(parent)
@@ -66,13 +66,20 @@ impl Fs {
         }
     }
 
-    /// Records that a thread has opened a file for writing.
-    pub fn written_by(&self, inode: u64, thread: u32) {
-        self.copies.writes(inode, thread);
+    /// Records that a file was opened for writing.
+    pub fn record_writer(&self, inode: u64) {
+        self.copies.writes(inode);
+    }
+
+    /// Returns whether a file that was written is open, or was closed a moment ago.
+    pub(super) fn is_written(&self, inode: u64) -> bool {
+        let is_open = self.files.any(|file| file.inode() == inode);
+        self.copies.is_written(inode, is_open)
     }
 
     /// Records that a thread has closed a file that it may have written.
     pub fn closed_by(&self, inode: u64, thread: u32) {
+        self.copies.closed(inode);
         if let Ok(node) = self.tree.node(inode) {
             self.copies.closed_in(&node.path().parent(), thread);
         }

@@ -185,14 +185,8 @@ impl NewFile {
 /// Open files or directories by handle, the number that stands for them in requests.
 pub struct Handles<T: ?Sized> {
     /// Open files by handle. The lock protects the map alone and is never held during a request.
-    open: Mutex<HashMap<u64, Opened<T>>>,
+    open: Mutex<HashMap<u64, Arc<T>>>,
     last: AtomicU64,
-}
-
-struct Opened<T: ?Sized> {
-    file: Arc<T>,
-    /// The thread that opened it, as the kernel numbers threads; 0 if it is unknown.
-    opener: u32,
 }
 
 impl<T: ?Sized> Handles<T> {
@@ -207,7 +201,7 @@ impl<T: ?Sized> Handles<T> {
     /// Adds an open file and returns its handle.
     pub fn insert(&self, file: Arc<T>) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        lock(&self.open).insert(handle, Opened { file, opener: 0 });
+        lock(&self.open).insert(handle, file);
         handle
     }
 
@@ -217,40 +211,19 @@ impl<T: ?Sized> Handles<T> {
     ///
     /// EBADF if there is none.
     pub fn get(&self, handle: u64) -> Result<Arc<T>> {
-        let file = lock(&self.open)
-            .get(&handle)
-            .map(|opened| opened.file.clone());
+        let file = lock(&self.open).get(&handle).cloned();
         file.ok_or_else(|| Error::system(libc::EBADF))
     }
 
     /// Removes and returns the file of a handle.
     pub fn remove(&self, handle: u64) -> Option<Arc<T>> {
-        lock(&self.open).remove(&handle).map(|opened| opened.file)
-    }
-
-    /// Records the thread that opened a file.
-    pub fn opened_by(&self, handle: u64, thread: u32) {
-        if let Some(opened) = lock(&self.open).get_mut(&handle) {
-            opened.opener = thread;
-        }
-    }
-
-    /// Returns the handle of the file that a thread has opened last, of those that match. `matches`
-    /// is called as by [`Handles::any`].
-    pub fn last_of(&self, thread: u32, matches: impl Fn(&T) -> bool) -> Option<u64> {
-        let open = lock(&self.open);
-        let own = open
-            .iter()
-            .filter(|(_, opened)| opened.opener == thread && matches(&opened.file));
-        own.map(|(handle, _)| *handle).max()
+        lock(&self.open).remove(&handle)
     }
 
     /// Returns whether an open file matches. `matches` runs under the table's lock and must not
     /// block.
     pub fn any(&self, matches: impl Fn(&T) -> bool) -> bool {
-        lock(&self.open)
-            .values()
-            .any(|opened| matches(&opened.file))
+        lock(&self.open).values().any(|file| matches(file))
     }
 
     /// Returns the number of open files.
@@ -262,15 +235,9 @@ impl<T: ?Sized> Handles<T> {
     /// must not block.
     pub fn matching(&self, matches: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let open = lock(&self.open);
-        let mut found: Vec<_> = open
-            .iter()
-            .filter(|(_, opened)| matches(&opened.file))
-            .collect();
+        let mut found: Vec<_> = open.iter().filter(|(_, file)| matches(file)).collect();
         found.sort_unstable_by_key(|(handle, _)| **handle);
-        found
-            .into_iter()
-            .map(|(_, opened)| opened.file.clone())
-            .collect()
+        found.into_iter().map(|(_, file)| file.clone()).collect()
     }
 }
 

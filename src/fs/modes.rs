@@ -40,10 +40,10 @@ impl Fs {
         }
     }
 
-    /// Returns whether a thread may set the mode of a file. It may for plain keys, for what is
-    /// stored with a mode of its own, and for files that it has just created or written, since
-    /// `install`, `cp -a` and rsync set the modes of such files.
-    pub fn takes_any_mode(&self, inode: u64, thread: u32) -> bool {
+    /// Returns whether the mode of a file may be set. It may for plain keys, for what is stored with
+    /// a mode of its own, and for files that are written or were just written, since `install`,
+    /// `cp -a` and rsync set the modes of such files.
+    pub fn takes_any_mode(&self, inode: u64) -> bool {
         self.tree.node(inode).is_ok_and(|node| {
             matches!(*node, Node::Value(_))
                 || self.own_key(&node).is_some_and(|key| {
@@ -51,8 +51,7 @@ impl Fs {
                 })
                 || self.drafts.get(&node.path()).is_some()
                 || self.created_chunks.contains(&node.path())
-                || self.unlinked.is_created_by(&node.path(), thread)
-                || self.copies.is_written_by(inode, thread)
+                || self.is_written(inode)
         })
     }
 }

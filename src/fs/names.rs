@@ -293,9 +293,9 @@ impl Fs {
             return false;
         };
         if self.is_missing_to_copy(&parent.path(), &name, thread) {
-            self.unlinked.add(path.clone(), thread);
+            self.unlinked.add(path.clone());
         }
-        self.unlinked.hides(&path, thread)
+        self.unlinked.contains(&path)
     }
 
     /// Creates a directory: see
@@ -453,7 +453,7 @@ impl Change<'_> {
         let (attributes, new) = match self.find(&parent, &name)? {
             Some((node, _)) => {
                 // it may be created under another name than the one that is looked up next
-                let was_removed = self.unlinked.create(&node.path());
+                let was_removed = self.unlinked.remove(&node.path());
                 if exclusive && !was_removed {
                     return Err(Error::system(libc::EEXIST));
                 }
@@ -492,7 +492,7 @@ impl Change<'_> {
 
     /// Removes a file for a thread. Flat bytes and headers exist as long as their array: their
     /// removal changes nothing, except that the thread may create them anew.
-    pub fn unlink(&self, parent: u64, name: &str, thread: u32) -> Result<()> {
+    pub fn unlink(&self, parent: u64, name: &str) -> Result<()> {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
         let found = self.find(&parent, &name)?;
@@ -501,7 +501,7 @@ impl Change<'_> {
             node,
             Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..)
         ) {
-            self.unlinked.add(node.path(), thread);
+            self.unlinked.add(node.path());
         }
         if matches!(node, Node::Chunk(..)) {
             return self.unlink_chunk(&node);

@@ -327,20 +327,6 @@ impl Fs {
             .truncated(attributes.inode, handle, Some(0), attributes.size);
         self.shown(attributes)
     }
-
-    /// Records the thread that opened a file.
-    pub fn opened_by(&self, handle: u64, thread: u32) {
-        self.files.opened_by(handle, thread);
-    }
-
-    /// Returns the open file through which a thread truncates a file that it opens: the kernel does
-    /// not say.
-    pub fn opening_of(&self, inode: u64, thread: u32) -> Option<u64> {
-        self.files.last_of(thread, |file| {
-            file.inode() == inode
-                && (!file.written_arrays().is_empty() || file.as_composite().is_some())
-        })
-    }
 }
 
 impl Change<'_> {

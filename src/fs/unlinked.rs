@@ -1,8 +1,8 @@
 //! Names that outlive their unlinking: `data.raw`, headers and containers exist as long as their
 //! array. Programs that replace a file unlink it and then create it exclusively (`tar x`, `mv` from
-//! another file system, `install`, `cp --remove-destination`). After a thread has unlinked such a
-//! name, its first lookup of the name fails, since the kernel looks a name up before it creates it.
-//! The exclusive creation of the name then opens the file for writing.
+//! another file system, `install`, `cp --remove-destination`), and the kernel looks a name up before
+//! it creates it. An unlinked name is therefore absent, for every program, until it is created,
+//! until a listing shows it, or for five seconds. Its creation opens the file for writing.
 
 use lru::LruCache;
 use std::num::NonZeroUsize;
@@ -19,18 +19,8 @@ const NAMES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 /// Recently unlinked names.
 pub struct UnlinkedNames {
-    /// Protects the map, by path.
-    names: Mutex<LruCache<Key, Unlinked>>,
-}
-
-/// The state of an unlinked name.
-struct Unlinked {
-    thread: u32,
-    at: Instant,
-    /// Whether a lookup of the name by the thread has failed.
-    is_missed: bool,
-    /// Whether the thread has created the name anew.
-    is_created: bool,
+    /// Protects the map, by path: when each name was unlinked.
+    names: Mutex<LruCache<Key, Instant>>,
 }
 
 impl UnlinkedNames {
@@ -41,64 +31,40 @@ impl UnlinkedNames {
         }
     }
 
-    /// Records that the thread has unlinked the name at `path`.
-    pub fn add(&self, path: Key, thread: u32) {
-        lock(&self.names).put(
-            path,
-            Unlinked {
-                thread,
-                at: Instant::now(),
-                is_missed: false,
-                is_created: false,
-            },
-        );
+    /// Records that the name at `path` was unlinked.
+    pub fn add(&self, path: Key) {
+        lock(&self.names).put(path, Instant::now());
     }
 
-    /// Returns whether a lookup of the name at `path` by the thread must fail. Only its first
-    /// lookup fails.
-    pub fn hides(&self, path: &Key, thread: u32) -> bool {
-        let mut names = lock(&self.names);
-        let missing = names
-            .peek_mut(path)
-            .filter(|name| name.thread == thread && name.is_missing());
-        missing.is_some_and(|name| !std::mem::replace(&mut name.is_missed, true))
+    /// Returns whether the name at `path` is absent.
+    pub fn contains(&self, path: &Key) -> bool {
+        let names = lock(&self.names);
+        names.peek(path).is_some_and(|at| at.elapsed() < MOMENT)
+    }
+
+    /// Records that the name at `path` was created. Returns whether it was absent.
+    pub fn remove(&self, path: &Key) -> bool {
+        let unlinked = lock(&self.names).pop(path);
+        unlinked.is_some_and(|at| at.elapsed() < MOMENT)
+    }
+
+    /// Records that a listing of `directory` shows its names.
+    pub fn listed(&self, directory: &Key) {
+        self.forget(|path| path.parent() == *directory);
     }
 
     /// Forgets the names at and below `key`, because the files there were removed or renamed.
     pub fn forget_below(&self, key: &Key) {
+        self.forget(|path| path.relative_to(key).is_some());
+    }
+
+    fn forget(&self, is_forgotten: impl Fn(&Key) -> bool) {
         let mut names = lock(&self.names);
-        let below: Vec<Key> = names
-            .iter()
-            .map(|(path, _)| path)
-            .filter(|p| p.relative_to(key).is_some())
-            .cloned()
-            .collect();
-        for path in &below {
+        let paths = names.iter().map(|(path, _)| path);
+        let forgotten: Vec<Key> = paths.filter(|path| is_forgotten(path)).cloned().collect();
+        for path in &forgotten {
             names.pop(path);
         }
-    }
-
-    /// Returns whether the name at `path` may be created, and records that it was.
-    pub fn create(&self, path: &Key) -> bool {
-        let mut names = lock(&self.names);
-        names.peek_mut(path).is_some_and(|name| {
-            let is_missing = name.is_missing();
-            name.is_created |= is_missing;
-            is_missing
-        })
-    }
-
-    /// Returns whether the thread has created the name at `path` anew.
-    pub fn is_created_by(&self, path: &Key, thread: u32) -> bool {
-        lock(&self.names)
-            .peek(path)
-            .is_some_and(|name| name.is_created && name.thread == thread)
-    }
-}
-
-impl Unlinked {
-    fn is_missing(&self) -> bool {
-        !self.is_created && self.at.elapsed() < MOMENT
     }
 }
 
@@ -107,18 +73,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_missing_to_its_unlinker_until_it_is_created() {
+    fn a_name_is_absent_until_it_is_created_or_listed() {
+        let names = UnlinkedNames::new();
+        let array = Key::root().join("a");
+        let path = array.join("data.raw");
+        assert!(!names.remove(&path));
+        names.add(path.clone());
+        assert!(names.contains(&path) && names.contains(&path));
+        assert!(!names.contains(&Key::root().join("b/data.raw")));
+        assert!(names.remove(&path) && !names.remove(&path) && !names.contains(&path));
+        names.add(path.clone());
+        names.forget_below(&array);
+        assert!(!names.contains(&path) && !names.remove(&path));
+        names.add(path.clone());
+        names.listed(&Key::root());
+        assert!(names.contains(&path));
+        names.listed(&array);
+        assert!(!names.contains(&path));
+    }
+
+    #[test]
+    fn a_name_is_absent_for_a_moment() {
         let names = UnlinkedNames::new();
         let path = Key::root().join("a/data.raw");
-        assert!(!names.create(&path));
-        names.add(path.clone(), 7);
-        assert!(!names.hides(&path, 8));
-        assert!(names.hides(&path, 7) && !names.hides(&path, 7));
-        assert!(!names.hides(&Key::root().join("b/data.raw"), 7));
-        assert!(names.create(&path) && !names.create(&path) && !names.hides(&path, 7));
-        assert!(names.is_created_by(&path, 7) && !names.is_created_by(&path, 8));
-        names.add(path.clone(), 7);
-        names.forget_below(&Key::root().join("a"));
-        assert!(!names.hides(&path, 7) && !names.create(&path));
+        lock(&names.names).put(path.clone(), Instant::now() - MOMENT);
+        assert!(!names.contains(&path) && !names.remove(&path));
     }
 }

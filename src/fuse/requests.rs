@@ -63,6 +63,8 @@ impl Filesystem for FuseServer {
         // lose the others.
         for flag in [
             InitFlags::FUSE_PARALLEL_DIROPS,
+            // otherwise a truncation by open does not say which open file it comes from
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_DO_READDIRPLUS,
             // attributes only for programs that ask for them: a plain listing has no use for them
             InitFlags::FUSE_READDIRPLUS_AUTO,
@@ -139,14 +141,13 @@ impl Filesystem for FuseServer {
         reply: ReplyAttr,
     ) {
         let options = self.options.clone();
-        let thread = asker.pid();
         let asker = asker.uid();
         self.dispatch(RequestKind::MayWait, move |fs| {
             let done = RequestInfo::of("setattr", inode).run(fs, || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
                 // the mount determines the owner, and the modes of what it makes; a copy keeps
                 // owners that no file here can have
-                let taken = mode.filter(|_| fs.takes_any_mode(inode.0, thread));
+                let taken = mode.filter(|_| fs.takes_any_mode(inode.0));
                 let refused = mode.filter(|_| taken.is_none()).map(|mode| mode & 0o7777);
                 if refused.is_some_and(|mode| mode != u32::from(now.perm))
                     || uid.is_some_and(|uid| uid != now.uid && asker != 0)
@@ -160,12 +161,10 @@ impl Filesystem for FuseServer {
                 if let Some(mode) = taken {
                     fs.set_mode(inode.0, mode)?;
                 }
-                let Some(size) = size else {
-                    return fs.attributes(inode.0);
-                };
-                let handle =
-                    handle.map_or_else(|| fs.opening_of(inode.0, thread), |handle| Some(handle.0));
-                fs.set_size(inode.0, size, handle)
+                match size {
+                    Some(size) => fs.set_size(inode.0, size, handle.map(|handle| handle.0)),
+                    None => fs.attributes(inode.0),
+                }
             });
             // reply before pages of other files are dropped: while the size is set, the kernel
             // writes no page of this file
@@ -174,7 +173,8 @@ impl Filesystem for FuseServer {
     }
 
     fn open(&self, asker: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let for_writing = flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
+        let truncates = flags.0 & libc::O_TRUNC != 0;
+        let for_writing = flags.acc_mode() != OpenAccMode::O_RDONLY || truncates;
         let direct = flags.0 & libc::O_DIRECT != 0;
         let audience = if self.options.is_owner(asker) {
             Audience::Owner
@@ -188,17 +188,24 @@ impl Filesystem for FuseServer {
         let kernel = self.kernel.clone();
         let notices = self.notices.clone();
         let names = self.names.clone();
-        let thread = asker.pid();
-        self.dispatch(RequestKind::Open(inode.0), move |fs| {
+        let kind = if truncates {
+            RequestKind::MayWait
+        } else {
+            RequestKind::Open(inode.0)
+        };
+        self.dispatch(kind, move |fs| {
             let request = RequestInfo::of("open", inode);
             let done = request.run(fs, || {
                 let opened = fs.open_for(audience, inode.0, for_writing, direct)?;
                 if opened.has_lasting_attributes {
                     kernel.forget_attributes(inode);
                 }
-                fs.opened_by(opened.handle, thread);
                 if for_writing {
-                    fs.written_by(inode.0, thread);
+                    fs.record_writer(inode.0);
+                }
+                if truncates {
+                    let sized = fs.set_size(inode.0, 0, Some(opened.handle));
+                    sized.inspect_err(|_| fs.release(opened.handle))?;
                 }
                 if opened.pages == KernelPages::Fresh && opened.has_other_writers {
                     notices.record_drop(inode.0);
@@ -585,11 +592,10 @@ impl Filesystem for FuseServer {
         reply.error(Errno::EPERM);
     }
 
-    fn unlink(&self, asker: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let thread = asker.pid();
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let request = RequestInfo::of_name("unlink", parent, name);
         self.change_name(request, reply, move |fs, request| {
-            fs.unlink(parent.0, &request.name, thread)
+            fs.unlink(parent.0, &request.name)
         });
     }
 

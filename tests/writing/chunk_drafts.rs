@@ -551,14 +551,17 @@ fn programs_can_replace_data_raw_and_headers() {
             "{program}"
         );
     }
-    // other processes still see a removed file, and a process that has not removed it cannot create
-    // it exclusively
+    // a removed file is absent to every process, and any process may create it exclusively
     fs::remove_file(mount.join("a/data.raw")).unwrap();
-    assert!(
+    let exists = || {
         run("test", &["-e", &format!("{to}/data.raw")])
             .status
             .success()
-    );
+    };
+    assert!(!exists());
+    let script = format!("set -C; cat {from}/data.raw > {to}/data.raw");
+    assert!(run("sh", &["-c", &script]).status.success() && exists());
+    assert!(made.stored_flat().unwrap() == made.flat);
     fs::remove_file(mount.join("a/data.raw")).unwrap();
     let flags = OFlags::EXCL.bits() as i32;
     let exclusive = |name: &str| {

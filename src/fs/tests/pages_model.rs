@@ -606,7 +606,7 @@ impl Kernel {
         let is_mapped_chunk = self.map.is_some_and(|map| map.len == CHUNK) && chunk == 2;
         if is_mapped_chunk
             || self
-                .changed(|fs| fs.unlink(array, &chunk.to_string(), 0))
+                .changed(|fs| fs.unlink(array, &chunk.to_string()))
                 .is_err()
         {
             return;

@@ -277,7 +277,7 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
             .create(ROOT_INODE, "scratch", true, false)
             .unwrap();
     m.fs.change().write(opened.handle, 0, b"0123").unwrap();
-    m.fs.change().unlink(ROOT_INODE, "scratch", 0).unwrap();
+    m.fs.change().unlink(ROOT_INODE, "scratch").unwrap();
     m.fs.change().write(opened.handle, 4, b"4").unwrap();
     assert_eq!(
         (
@@ -300,7 +300,7 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
     assert_eq!(stored(&memory, "scratch").as_deref(), Some("other"));
     assert_eq!(
         m.fs.change()
-            .unlink(ROOT_INODE, "none", 0)
+            .unlink(ROOT_INODE, "none")
             .unwrap_err()
             .errno(),
         libc::ENOENT
@@ -326,7 +326,7 @@ fn only_one_machine_creates_an_exclusive_file() {
         libc::EEXIST
     );
     a.close(opened.handle).unwrap();
-    a.fs.change().unlink(ROOT_INODE, "lock", 0).unwrap();
+    a.fs.change().unlink(ROOT_INODE, "lock").unwrap();
     b.fs.change()
         .create(ROOT_INODE, "lock", true, false)
         .unwrap();
@@ -407,7 +407,7 @@ fn a_chunk_file_is_read_by_one_request() {
     // one request for the document, one for the chunk
     assert_eq!(m.requests.calls(Operation::Get), 2);
     assert_eq!(m.open("a", "0", false).unwrap_err().errno(), libc::ENOENT);
-    m.fs.change().unlink(m.directory("a"), "1", 0).unwrap();
+    m.fs.change().unlink(m.directory("a"), "1").unwrap();
     assert_eq!(m.read("a", "1").unwrap_err().errno(), libc::ENOENT);
 }
 

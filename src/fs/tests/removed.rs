@@ -64,7 +64,7 @@ fn a_removed_chunk_file_keeps_its_bytes_until_it_is_closed() {
         let reader = fs.open(inode, false, false).unwrap().handle;
         let writer = fs.open(inode, true, false).unwrap().handle;
         write(&fs, writer, 1, &[20]);
-        fs.change().unlink(directory, "0.0", 1).unwrap();
+        fs.change().unlink(directory, "0.0").unwrap();
         assert!(fs.lookup(directory, "0.0").is_err(), "{name}");
         assert_eq!(bytes(&fs, reader), [1, 20, 3, 4, 5, 6, 7, 8], "{name}");
         let attributes = fs.attributes(inode).unwrap();
@@ -107,7 +107,7 @@ fn a_removed_draft_keeps_its_bytes() {
     let (fs, directory) = array("v2");
     let (created, opened) = fs.change().create(directory, "1.1", true, false).unwrap();
     write(&fs, opened.handle, 0, &[1, 2, 3]);
-    fs.change().unlink(directory, "1.1", 1).unwrap();
+    fs.change().unlink(directory, "1.1").unwrap();
     assert_eq!(bytes(&fs, opened.handle), [1, 2, 3]);
     assert_eq!(fs.attributes(created.inode).unwrap().size, 3);
     write(&fs, opened.handle, 5, &[6]);
@@ -130,7 +130,7 @@ fn chunk_files_of_a_removed_array_keep_their_bytes() {
             names.reverse();
         }
         for name in names {
-            fs.change().unlink(directory, name, 1).unwrap();
+            fs.change().unlink(directory, name).unwrap();
         }
         fs.remove_directory(1, "a").unwrap();
         assert_eq!(bytes(&fs, reader), [1, 2, 3, 4, 5, 6, 7, 8]);
@@ -155,7 +155,7 @@ fn a_large_removed_chunk_file_is_kept_on_disk() {
     let directory = fs.lookup(1, "a").unwrap().inode;
     let inode = fs.lookup(directory, "0").unwrap().inode;
     let reader = fs.open(inode, false, false).unwrap().handle;
-    fs.change().unlink(directory, "0", 1).unwrap();
+    fs.change().unlink(directory, "0").unwrap();
     let mut out = Vec::new();
     fs.read(reader, size as u64 - 3, 100, &mut out).unwrap();
     assert_eq!(out, [7; 3]);

@@ -212,7 +212,7 @@ const REQUESTS: [Request; 33] = [
     ("write a value", |s| s.write("g/plain", 1, b"E", true)),
     ("create a value", |s| s.create("g", "new", b"text")),
     ("create a chunk", |s| {
-        s.in_directory("a", |fs, inode| fs.unlink(inode, "1.0", 1))?;
+        s.in_directory("a", |fs, inode| fs.unlink(inode, "1.0"))?;
         s.create("a", "1.0", &[7; 8])
     }),
     ("holes", |s| {
@@ -229,10 +229,10 @@ const REQUESTS: [Request; 33] = [
         s.store(punched, handle, false)
     }),
     ("remove a value", |s| {
-        s.in_directory("g", |fs, inode| fs.unlink(inode, "plain", 1))
+        s.in_directory("g", |fs, inode| fs.unlink(inode, "plain"))
     }),
     ("remove a chunk", |s| {
-        s.in_directory("a", |fs, inode| fs.unlink(inode, "0.0", 1))
+        s.in_directory("a", |fs, inode| fs.unlink(inode, "0.0"))
     }),
     ("rename", |s| {
         s.in_directory("g", |fs, inode| {

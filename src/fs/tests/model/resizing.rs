@@ -133,7 +133,7 @@ impl Model {
             if grid.parse_chunk_key(&name, Separator::Dot).is_some() {
                 continue;
             }
-            match self.fs.change().unlink(array, &name, 0) {
+            match self.fs.change().unlink(array, &name) {
                 Err(e) if e.errno() == libc::ENOENT => {}
                 removed => removed?,
             }
