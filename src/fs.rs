@@ -565,6 +565,12 @@ impl Change<'_> {
         self.restore_rows(file.inode(), handle).and(stored)
     }
 
+    /// Makes durable what was written in place through an open file with O_SYNC or O_DSYNC.
+    pub fn sync_write(&self, handle: u64) -> Result<()> {
+        self.files.get(handle)?.sync_in_place(self)?;
+        self.store().sync()
+    }
+
     /// Stores everything written through an open file, and makes it durable.
     pub fn fsync(&self, handle: u64) -> Result<()> {
         self.files.get(handle)?.fsync(self)?;

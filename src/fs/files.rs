@@ -96,6 +96,12 @@ pub trait OpenFile: Send + Sync {
         self.flush(fs)
     }
 
+    /// Makes durable what was written in place, for a write with O_SYNC or O_DSYNC. What takes effect
+    /// as a whole, such as a document, waits until it is complete.
+    fn sync_in_place(&self, _fs: &Change) -> Result<()> {
+        Ok(())
+    }
+
     /// Sets the length in bytes.
     fn set_len(&self, _len: u64) -> Result<()> {
         Err(Error::system(libc::EPERM))

@@ -269,7 +269,7 @@ impl Filesystem for FuseServer {
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
-        _: OpenFlags,
+        modes: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -278,6 +278,8 @@ impl Filesystem for FuseServer {
         let handle = handle.0;
         let request = RequestInfo::of_bytes("write", inode, offset, len);
         let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        // the kernel sends no fsync for such a write; O_SYNC contains the bit of O_DSYNC
+        let is_synced = modes.0 & libc::O_DSYNC != 0 && !is_mapped;
         let is_flat = self.fs.is_flat(handle);
         let drops_again = is_flat
             && !is_mapped
@@ -298,16 +300,18 @@ impl Filesystem for FuseServer {
             }
             notices.drop_stale(stale);
         };
-        let change = self.fs.change();
-        let written = request.run_some(&self.fs, || {
-            change.write_with(handle, offset, data, Wait::Never, is_mapped)
-        });
-        let stale = change.take_stale_pages();
-        match written {
-            Ok(Some(written)) => return answer(Ok(written), stale),
-            // this removes the guards of the bytes applied so far: the worker applies them again
-            Ok(None) => self.notices.drop_stale(stale),
-            Err(e) => return answer(Err(e), stale),
+        if !is_synced {
+            let change = self.fs.change();
+            let written = request.run_some(&self.fs, || {
+                change.write_with(handle, offset, data, Wait::Never, is_mapped)
+            });
+            let stale = change.take_stale_pages();
+            match written {
+                Ok(Some(written)) => return answer(Ok(written), stale),
+                // this removes the guards of the bytes applied so far: the worker applies them again
+                Ok(None) => self.notices.drop_stale(stale),
+                Err(e) => return answer(Err(e), stale),
+            }
         }
         // record the write before this thread takes another request: see `fs::waiting`
         let waiting = self.fs.waiting_write(handle, offset, len);
@@ -316,6 +320,9 @@ impl Filesystem for FuseServer {
             let written = request.run(fs, || {
                 let written =
                     fs.write_with(handle, offset, &data.bytes, Wait::Allowed, is_mapped)?;
+                if is_synced {
+                    fs.sync_write(handle)?;
+                }
                 Ok(written.unwrap_or_default())
             });
             drop(waiting);

@@ -1,13 +1,14 @@
-//! Writes with O_DIRECT on a real mount, compared with bytes that the tests keep themselves. Such
-//! writes consist of whole blocks, so the last one crosses the end of every file whose size is not
-//! a multiple of a block. "A write past the end is `EFBIG`"; a write across the end is short. A
-//! write that changed bytes must never return an error.
+//! Writes with O_DIRECT, O_SYNC and O_DSYNC on a real mount, compared with bytes that the tests keep
+//! themselves. Those with O_DIRECT consist of whole blocks, so the last one crosses the end of every
+//! file whose size is not a multiple of a block. "A write past the end is `EFBIG`"; a write across
+//! the end is short. Such a write that changed bytes must never return an error.
 
 use crate::support;
 use crate::support::Mount;
 use crate::support::array::{TestArray, pattern};
 use serde_json::json;
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -152,4 +153,52 @@ fn a_write_across_the_end_grows_the_array_with_resize() {
         data.len()
     );
     assert!(fs::read(&path).unwrap()[at..][..data.len()] == data);
+}
+
+/// "With `O_SYNC` or `O_DSYNC` each write in place is stored and synced before it returns."
+#[test]
+fn a_write_with_o_sync_is_stored_when_it_returns() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#).unwrap();
+    fs::write(folder.path().join("plain"), [0; 64]).unwrap();
+    let array = folder.path().join("a");
+    let mut made = TestArray::with_chunks(array, &[4000], &[1000], support::array::zlib());
+    let mount = Mount::new(folder.path(), &["--containers", "nc"]);
+    let mut seed = 7;
+    for flags in [libc::O_SYNC, libc::O_DSYNC] {
+        for name in ["a/data.raw", "a/2", "a/data.npy", "dataset.nc"] {
+            let path = mount.join(name);
+            let wanted = &made.flat[2000..2064];
+            let shown = fs::read(&path).unwrap();
+            let at = shown.windows(64).position(|bytes| bytes == wanted).unwrap();
+            let mut options = OpenOptions::new();
+            let file = options.write(true).custom_flags(flags).open(&path).unwrap();
+            for within in [0, 40] {
+                seed += 1;
+                let data = pattern(seed, 16);
+                file.write_all_at(&data, (at + within) as u64).unwrap();
+                made.flat[2000 + within..][..16].copy_from_slice(&data);
+                assert!(made.stored_flat().unwrap() == made.flat, "{name}: {within}");
+            }
+        }
+        let mut options = OpenOptions::new();
+        let path = mount.join("plain");
+        let file = options.write(true).custom_flags(flags).open(path).unwrap();
+        file.write_all_at(&[flags as u8 | 1; 8], 8).unwrap();
+        let stored = fs::read(folder.path().join("plain")).unwrap();
+        assert_eq!(stored[8..16], [flags as u8 | 1; 8]);
+        // a document takes effect when it is closed, and a part of it is no error
+        let path = mount.join("a/.zattrs");
+        let mut file = options.create(true).open(path).unwrap();
+        file.write_all(b"{\"units\": ").unwrap();
+        file.write_all(b"\"K\"}").unwrap();
+        support::close(file).unwrap();
+    }
+    let before = made.stored_flat().unwrap();
+    let file = OpenOptions::new()
+        .write(true)
+        .open(mount.join("a/data.raw"));
+    let file = file.unwrap();
+    file.write_all_at(&[1; 8], 0).unwrap();
+    assert!(made.stored_flat().unwrap() == before);
 }

@@ -419,6 +419,11 @@ impl OpenFile for ChunkFile {
             .answer(fs.with_losses(&self.array.key(), stored))
     }
 
+    fn sync_in_place(&self, fs: &Change) -> Result<()> {
+        let is_draft = lock(&self.draft).is_some();
+        if is_draft { Ok(()) } else { self.fsync(fs) }
+    }
+
     fn release(&self, fs: &Change) {
         self.pending_drop.finish(fs);
         let is_draft = lock(&self.draft).is_some();

@@ -581,6 +581,10 @@ impl OpenFile for CompositeFile {
         self.record.answer(lost.and(stored))
     }
 
+    fn sync_in_place(&self, fs: &Change) -> Result<()> {
+        self.arrays().try_for_each(|array| fs.flush_array(&array))
+    }
+
     fn release(&self, fs: &Change) {
         if let Some(early) = self.whole.early() {
             early.release(fs);

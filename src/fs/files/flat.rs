@@ -334,6 +334,10 @@ impl OpenFile for FlatFile {
         }
     }
 
+    fn sync_in_place(&self, fs: &Change) -> Result<()> {
+        self.fsync(fs)
+    }
+
     fn release_may_block(&self) -> bool {
         self.array.known().is_dirty()
     }

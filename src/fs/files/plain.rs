@@ -102,6 +102,10 @@ impl OpenFile for PlainFile {
         Ok(self.file.as_ref().map_or(Ok(()), File::sync_all)?)
     }
 
+    fn sync_in_place(&self, fs: &Change) -> Result<()> {
+        self.fsync(fs)
+    }
+
     fn set_len(&self, len: u64) -> Result<()> {
         let file = self
             .file

@@ -190,6 +190,10 @@ impl OpenFile for OpenView {
         self.flat.release(fs);
     }
 
+    fn sync_in_place(&self, fs: &Change) -> Result<()> {
+        self.fsync(fs)
+    }
+
     fn release_may_block(&self) -> bool {
         self.flat.release_may_block()
     }
