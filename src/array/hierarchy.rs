@@ -273,12 +273,12 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Returns the hierarchy of `store`, whose failures become problems in `stats`.
+    /// Returns the hierarchy of `store`.
     pub fn new(store: Arc<dyn Store>, v1_order: V1Order, stats: Arc<Stats>) -> Self {
         let arrays = Arc::new(Arrays::new(ARRAYS_KEPT));
         memory::register(&arrays);
         Hierarchy {
-            store: ReportingStore::over(store, stats.clone()),
+            store,
             v1_order,
             compressor: None,
             view: ShownFormat::default(),
@@ -293,6 +293,18 @@ impl Hierarchy {
             written_consolidated: WrittenConsolidated::new(),
             decoded_below_c: Mutex::default(),
             unmarked: Mutex::new(LruCache::new(UNMARKED_KEPT)),
+        }
+    }
+
+    /// Returns the hierarchy of a mount: failures of the store become problems, since the programs
+    /// that use the mount see but a number. A command says what has failed.
+    pub fn reporting(self) -> Self {
+        let arrays = Arc::new(Arrays::new(ARRAYS_KEPT));
+        memory::register(&arrays);
+        Hierarchy {
+            store: ReportingStore::over(self.store, self.stats.clone()),
+            arrays,
+            ..self
         }
     }
 

@@ -119,7 +119,7 @@ impl Tree {
         memory::register(&known_headers);
         memory::register(&consolidated);
         Tree {
-            hierarchy: Arc::new(hierarchy),
+            hierarchy: Arc::new(hierarchy.reporting()),
             cache,
             started: SystemTime::now(),
             live: LiveNodes::default(),
