@@ -19,7 +19,6 @@ mod described;
 mod edited;
 mod envi;
 mod form;
-mod grads;
 mod hdf5;
 mod meta_image;
 mod netcdf;
@@ -28,7 +27,6 @@ mod npy;
 mod nrrd;
 mod number;
 mod packing;
-mod plate;
 mod raster;
 mod readme;
 mod recipes;
@@ -46,7 +44,7 @@ mod xdmf;
 pub use array_box::ArrayBox;
 pub use composite::{Composite, FilePart, GrowingArrays, PartContent};
 use describe::flat;
-pub use describe::{axis_names, check_values, describe, describe_values, fill_is_missing};
+pub use describe::{Plate, axis_names, check_values, describe, describe_values, fill_is_missing};
 pub use described::{
     AnatomicalDirection, Coordinates, Crs, Described, DescribedAxis, ImageChannel, ImageInfo,
     MetadataNumber, Role,
@@ -67,20 +65,17 @@ pub enum GroupFormat {
     Netcdf,
     /// Everything below the group, in HDF5; at the root of a store also an array.
     Hdf5,
-    /// The fields of view of a plate of OME-NGFF, as text.
-    Plate,
 }
 
 impl GroupFormat {
     /// All formats, in the order in which files are listed.
-    pub const ALL: [GroupFormat; 3] = [GroupFormat::Netcdf, GroupFormat::Hdf5, GroupFormat::Plate];
+    pub const ALL: [GroupFormat; 2] = [GroupFormat::Netcdf, GroupFormat::Hdf5];
 
     /// Returns the name of the file in a group's directory.
     pub fn name(self) -> &'static str {
         match self {
             GroupFormat::Netcdf => "dataset.nc",
             GroupFormat::Hdf5 => "dataset.h5",
-            GroupFormat::Plate => "plate.txt",
         }
     }
 
@@ -89,7 +84,6 @@ impl GroupFormat {
         match self {
             GroupFormat::Netcdf => "nc",
             GroupFormat::Hdf5 => "h5",
-            GroupFormat::Plate => "plate",
         }
     }
 
@@ -108,15 +102,6 @@ impl GroupFormat {
         self == GroupFormat::Hdf5
     }
 
-    /// Returns whether the group at `key` has the file.
-    ///
-    /// # Errors
-    ///
-    /// The store fails to return the group's attributes.
-    pub fn shows_group(self, hierarchy: &Hierarchy, key: &Key) -> Result<bool> {
-        Ok(self != GroupFormat::Plate || plate::is_plate(&*hierarchy.attributes(key)?))
-    }
-
     /// Makes the file of the group at `key`.
     ///
     /// # Errors
@@ -133,7 +118,6 @@ impl GroupFormat {
         match self {
             GroupFormat::Netcdf => netcdf::dataset(hierarchy, cache, key, netcdf),
             GroupFormat::Hdf5 => hdf5::file_of_group(hierarchy, cache, key),
-            GroupFormat::Plate => plate::file(hierarchy, key),
         }
     }
 }
@@ -168,9 +152,6 @@ struct FormatSpec {
     has_all_types: bool,
     /// Whether the format has the array's dtype and shape.
     fits: fn(&ArrayMetadata) -> bool,
-    /// Whether the format can express what attributes and coordinates say of an array that it fits;
-    /// `None` if it can always do that, or leaves it out without misleading a reader.
-    can_describe: Option<fn(&Described) -> bool>,
     /// How the text of a description is written.
     syntax: HeaderSyntax,
     /// What becomes of elements of the text that a program changes, by their paths; `*` stands for
@@ -190,7 +171,6 @@ impl FormatSpec {
         is_container: false,
         has_all_types: false,
         fits: |_| true,
-        can_describe: None,
         syntax: HeaderSyntax::Plain,
         elements: &[],
         header: |_| Ok(Composite::default()),
@@ -232,8 +212,6 @@ formats! {
     MetaImage => meta_image,
     /// XDMF, for VTK, ParaView and VisIt.
     Xdmf => xdmf,
-    /// The descriptor file of GrADS, which CDO also imports.
-    Grads => grads,
     /// Text for people, with lines to copy for programs that need the shape.
     Readme => readme,
     /// The values as text.
@@ -301,25 +279,18 @@ impl Format {
         self.fits(metadata) || describe::with_other_sign(metadata).is_some_and(|m| self.fits(&m))
     }
 
-    /// Returns whether [`Format::can_describe`] asks for more than [`Format::may_fit`].
-    pub fn depends_on_description(self, metadata: &ArrayMetadata) -> bool {
+    /// Returns whether the format fits the array with one sign alone: the attributes decide.
+    pub fn depends_on_sign(self, metadata: &ArrayMetadata) -> bool {
         let fits = self.fits(metadata);
-        self.spec().can_describe.is_some()
-            || describe::with_other_sign(metadata).is_some_and(|other| self.fits(&other) != fits)
-    }
-
-    /// Returns whether the format can describe this array truthfully: it has the shape and dtype
-    /// ([`Format::fits`]), and can express the attributes and coordinates.
-    pub fn can_describe(self, array: &Described) -> bool {
-        self.fits(&array.metadata) && self.spec().can_describe.is_none_or(|tells| tells(array))
+        describe::with_other_sign(metadata).is_some_and(|other| self.fits(&other) != fits)
     }
 
     /// Makes the file.
     ///
     /// # Errors
     ///
-    /// [`zarrfs_base::error::Kind::Unsupported`] unless [`Format::can_describe`], or if the format
-    /// needs values and the description has none; no memory.
+    /// [`zarrfs_base::error::Kind::Unsupported`] unless [`Format::fits`], or if the format needs
+    /// values and the description has none; no memory.
     pub fn file(self, array: &Described) -> Result<Composite> {
         self.file_with(array, |file| {
             file.push_flat(array.key.clone(), &array.stored, ItemForm::AsStored)
@@ -341,12 +312,8 @@ impl Format {
         array: &Described,
         push_values: impl FnOnce(&mut Composite),
     ) -> Result<Composite> {
-        if !self.can_describe(array) {
-            let why = if self.fits(&array.metadata) {
-                "can't say what the array is: its times, its packing or its coordinates"
-            } else {
-                "can't describe an array of this shape and dtype"
-            };
+        if !self.fits(&array.metadata) {
+            let why = "can't describe an array of this shape and dtype";
             return Err(Error::unsupported(format!("{} {why}", self.name())).context(&array.key));
         }
         let mut file = (self.spec().header)(array)?;
@@ -378,7 +345,7 @@ mod tests {
     fn hostile_metadata_makes_no_large_header() {
         let arrays = testing::hostile();
         for format in Format::ALL {
-            for array in arrays.iter().filter(|array| format.can_describe(array)) {
+            for array in arrays.iter().filter(|array| format.fits(&array.metadata)) {
                 let own = |part: &FilePart| if part.content.is_own() { part.len } else { 0 };
                 let size: u64 = format.file(array).unwrap().parts().iter().map(own).sum();
                 assert!(size < 1 << 20, "{format:?}: {size} bytes");

@@ -107,7 +107,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
                     let described = source.described(Format::Readme, &cache, &stats)?;
                     let fitting = Format::ALL
                         .into_iter()
-                        .filter(|format| format.can_describe(&described));
+                        .filter(|format| format.fits(&described.metadata));
                     let rows: Vec<HeaderRow> =
                         fitting.map(|format| (format.id(), format.name())).collect();
                     print(list(&rows, args.json))
@@ -126,9 +126,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
             print(before_values(&file.map_err(|e| e.context(shown))?))
         }
         (_, None) => {
-            let root = Key::root();
             let shown = GroupFormat::ALL.into_iter();
-            let shown = shown.filter(|format| format.shows_group(&alone, &root).unwrap_or(true));
             let rows: Vec<HeaderRow> = shown.map(|format| (format.id(), format.name())).collect();
             print(list(&rows, args.json))
         }

@@ -9,6 +9,7 @@ use super::{
 use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
+use crate::export::Plate;
 use clap::Args;
 use rustix::termios::tcgetwinsize;
 use std::collections::HashSet;
@@ -71,7 +72,7 @@ struct InfoRow {
 }
 
 enum RowContent {
-    Group,
+    Group(Option<Plate>),
     Array(Box<ArrayRow>),
     Unreadable(Error),
 }
@@ -117,7 +118,8 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
                 RowContent::Array(Box::new(array_row(&hierarchy, key, array, args)))
             }
             StoredNode::Damaged(e) => RowContent::Unreadable(e.clone()),
-            _ => RowContent::Group,
+            // attributes that can't be read say nothing of a group
+            _ => RowContent::Group(hierarchy.attributes(key).ok().and_then(|a| Plate::of(&a))),
         };
         rows.push(InfoRow {
             key: key.clone(),
@@ -162,7 +164,7 @@ impl InfoRow {
     /// supported has been examined, unless it is all that the command should show.
     fn failure(&self) -> Option<&Error> {
         let failure = match &self.content {
-            RowContent::Group => None,
+            RowContent::Group(_) => None,
             RowContent::Array(row) => row.stored.as_ref().err(),
             RowContent::Unreadable(e) => Some(e),
         };
@@ -315,8 +317,16 @@ impl InfoRow {
     fn json(&self, is_complete: bool) -> Value {
         let mut object = json!({"path": format!("/{}", self.key.as_str())});
         match &self.content {
-            RowContent::Group => {
+            RowContent::Group(plate) => {
                 object["kind"] = "group".into();
+                if let Some(plate) = plate {
+                    let Plate {
+                        rows,
+                        columns,
+                        wells,
+                    } = plate;
+                    object["plate"] = json!({"rows": rows, "columns": columns, "wells": wells});
+                }
                 if self.key.is_root() && !is_complete {
                     object["complete"] = false.into();
                 }
@@ -340,7 +350,17 @@ fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
     let mut text = String::new();
     for (row, label) in rows.iter().zip(&labels) {
         let (content, error) = match &row.content {
-            RowContent::Group => ("group".to_string(), None),
+            RowContent::Group(None) => ("group".to_string(), None),
+            RowContent::Group(Some(plate)) => {
+                let Plate {
+                    rows,
+                    columns,
+                    wells,
+                } = plate;
+                let line =
+                    format!("group: plate of {rows} rows and {columns} columns, wells: {wells}");
+                (line, None)
+            }
             RowContent::Array(row) if wide => (row.wide_line(), row.error()),
             RowContent::Array(row) => (row.line(), row.error()),
             RowContent::Unreadable(e) => (format!("unreadable: {e}"), None),

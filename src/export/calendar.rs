@@ -239,16 +239,6 @@ impl TimeScale {
         self.moment(self.micros(number)?)
     }
 
-    /// Returns the time of a float if it is that of a whole minute within `tolerance` microseconds.
-    pub fn of_minute(&self, number: f64, tolerance: i128) -> Option<Moment> {
-        let micros = self.micros(number)? + self.epoch;
-        let whole = (micros + MINUTE / 2).div_euclid(MINUTE) * MINUTE;
-        if (micros - whole).abs() > tolerance {
-            return None;
-        }
-        self.moment(whole - self.epoch)
-    }
-
     /// Returns the microseconds since the epoch of a float.
     fn micros(&self, number: f64) -> Option<i128> {
         // more than the microseconds of 10,000 years on both sides of an epoch

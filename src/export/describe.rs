@@ -29,12 +29,12 @@ use coordinates::flat_range;
 pub use coordinates::{check_values, flat, max_chunks, time_unit};
 pub use crs::{for_gdal as system_for_gdal, is_same as is_same_system};
 use georeference::Georeference;
-pub use ngff::ome_attribute;
+pub use ngff::Plate;
 #[cfg(test)]
 pub use numbers::attribute_nodata as nodata_of_attributes;
 pub use numbers::{fill_is_missing, is_number, parse_float, with_other_sign, with_stated_sign};
 pub use projection::WGS_84;
-pub use role::{is_east, is_in_degrees, is_north};
+pub use role::is_in_degrees;
 use std::ops::Range;
 use std::sync::Arc;
 pub use strings::{StringEncoding, are_strings, read_strings, visit_strings};

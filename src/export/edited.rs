@@ -47,8 +47,6 @@ pub(super) enum HeaderSyntax {
     /// Lines of a name, this character and a value. Between braces, a value may go on in the next
     /// line.
     Fields(char),
-    /// Lines that begin with their name; those that begin with a number continue a list.
-    Statements,
     /// Lines for people.
     Plain,
 }
@@ -356,15 +354,10 @@ fn lines(syntax: HeaderSyntax, text: &str, is_cut: bool) -> HeaderElements {
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let (name, value) = match syntax {
             HeaderSyntax::Fields(separator) => line.split_once(separator).unwrap_or((line, "")),
-            HeaderSyntax::Statements => {
-                let line = line.trim_start();
-                line.split_once(char::is_whitespace).unwrap_or((line, ""))
-            }
             HeaderSyntax::Plain | HeaderSyntax::Xml => (line, ""),
         };
         let continues = match syntax {
             HeaderSyntax::Fields(_) => open_braces > 0,
-            HeaderSyntax::Statements => name.parse::<f64>().is_ok(),
             HeaderSyntax::Plain | HeaderSyntax::Xml => false,
         };
         if elements.len() >= MAX_ELEMENTS {

@@ -45,7 +45,7 @@ fn text(array: &Described) -> String {
     );
     for format in Format::ALL
         .into_iter()
-        .filter(|format| format.can_describe(array))
+        .filter(|format| format.fits(&array.metadata))
     {
         let readers = format.spec().readers;
         text.extend(readers.map(|readers| format!("  {:<13} {readers}\n", format.name())));
@@ -233,7 +233,6 @@ For programs that find the shape themselves (a mount shows those that its option
   data.nhdr     ITK, VTK, ParaView, 3D Slicer, teem: unu minmax data.nhdr
   data.mhd      ITK, VTK, ParaView
   data.xmf      VTK, ParaView, VisIt
-  data.ctl      GrADS; CDO: cdo -f nc import_binary data.ctl out.nc
   ../dataset.h5 HDF5, netCDF-4: h5dump -d /data ../dataset.h5, MATLAB: h5read('../dataset.h5', '/data')
 
 For others, to be run in this directory: a is the array, part is a[2]. Julia, MATLAB, IDL and Fortran have the

@@ -75,9 +75,8 @@ fn npy_header(shape: &str) -> Vec<u8> {
     header
 }
 
-const HEADERS: [&str; 9] = [
+const HEADERS: [&str; 8] = [
     "README.txt",
-    "data.ctl",
     "data.mhd",
     "data.nhdr",
     "data.npy",

@@ -2,7 +2,7 @@
 //! and pynrrd read from `data.tif`, `data.nii` and `data.nhdr` are compared with those that
 //! tests/python/images.py has written. OME-XML is checked against its schema.
 
-use crate::support::{Mount, announce, env_path, names, run_python, write_file, zarrfs};
+use crate::support::{Mount, announce, env_path, run_python, write_file, zarrfs};
 use std::fs;
 
 #[test]
@@ -29,14 +29,15 @@ fn programs_read_the_values_and_metadata_of_images() {
     }
 }
 
-/// "plate", "well", "images" (OME-NGFF 0.5, "High-content screening metadata").
+/// "plate" (OME-NGFF 0.5, "High-content screening metadata").
 #[test]
-fn a_plate_lists_its_fields() {
+fn the_size_of_a_plate_is_shown() {
     let store = tempfile::tempdir().unwrap();
-    let group = |path: &str, ome: &str| {
+    let plate = r#"{"rows":[{"name":"A"},{"name":"B"}],"columns":[{"name":"01"},{"name":"02"},{"name":"03"}],
+        "wells":[{"path":"A/02","rowIndex":0,"columnIndex":1}]}"#;
+    let group = |path: &str, attributes: &str| {
         let folder = store.path().join(path);
         fs::create_dir_all(&folder).unwrap();
-        let attributes = format!(r#"{{"ome":{{"version":"0.5"{ome}}}}}"#);
         write_file(
             folder.join("zarr.json"),
             format!(r#"{{"zarr_format":3,"node_type":"group","attributes":{attributes}}}"#),
@@ -44,29 +45,27 @@ fn a_plate_lists_its_fields() {
     };
     group(
         "",
-        r#","plate":{"rows":[{"name":"A"},{"name":"B"}],"columns":[{"name":"01"},{"name":"02"}],
-        "wells":[{"path":"A/02","rowIndex":0,"columnIndex":1},{"path":"B/01","rowIndex":1,"columnIndex":0},
-        {"path":"../x","rowIndex":0,"columnIndex":0},{"path":"B/02","rowIndex":1,"columnIndex":1}]}"#,
+        &format!(r#"{{"ome":{{"version":"0.5","plate":{plate}}}}}"#),
     );
-    group("A", "");
-    group("B", "");
-    let fields =
-        r#","well":{"images":[{"path":"0","acquisition":1},{"path":"1","acquisition":2}]}"#;
-    group("A/02", fields);
-    group("B/01", r#","well":{"images":[{"path":"f"}]}"#);
-    let expected = "row\tcolumn\tfield\tacquisition\timage\n\
-        A\t02\t0\t1\tA/02/0\nA\t02\t1\t2\tA/02/1\nB\t01\t0\t\tB/01/f\n";
-    let mount = Mount::new(store.path(), &["--containers", "plate"]);
-    let shown = fs::read_to_string(mount.join("plate.txt")).unwrap();
-    assert_eq!(shown, expected);
-    assert!(names(mount.path()).contains("plate.txt"));
-    assert!(!names(&mount.join("A")).contains("plate.txt"));
-    assert!(fs::metadata(mount.join("A/plate.txt")).is_err());
-    // a changed well is seen at the next opening
-    group("A/02", r#","well":{"images":[]}"#);
-    let shown = fs::read_to_string(mount.join("plate.txt")).unwrap();
-    assert_eq!(shown.lines().count(), 2, "{shown}");
+    group("old", &format!(r#"{{"plate":{plate}}}"#));
+    group("A", r#"{"plate":"flat"}"#);
     let path = store.path().to_str().unwrap();
-    let printed = zarrfs(&["header", "--format", "plate", path]);
-    assert_eq!(String::from_utf8_lossy(&printed.stdout), shown);
+    let printed = String::from_utf8(zarrfs(&["info", path]).stdout).unwrap();
+    let wanted = ["/", "A", "old"].map(|name| {
+        let is_plate = name != "A";
+        let plate = ": plate of 2 rows and 3 columns, wells: 1";
+        (name, if is_plate { plate } else { "" })
+    });
+    assert_eq!(printed.lines().count(), wanted.len(), "{printed}");
+    for (line, (name, plate)) in printed.lines().zip(wanted) {
+        assert!(line.trim_start().starts_with(name), "{line}");
+        assert!(line.ends_with(&format!("group{plate}")), "{line}");
+    }
+    let printed = String::from_utf8(zarrfs(&["info", "--json", path]).stdout).unwrap();
+    let rows: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(
+        rows[0]["plate"],
+        serde_json::json!({"rows": 2, "columns": 3, "wells": 1})
+    );
+    assert!(rows[1].get("plate").is_none(), "{printed}");
 }

@@ -244,7 +244,6 @@ HEADERS = {
     "data.nhdr": (REAL, range(2, 5)),
     "data.mhd": (REAL - {"i8", "u8"}, range(2, 4)),
     "data.xmf": (REAL - {"u8"}, range(2, 5)),
-    "data.ctl": ({"f4", "u1", "i2", "u2", "i4"}, range(1, 5)),
 }
 
 
@@ -264,12 +263,6 @@ def presence(array):
     """Directory: it lists exactly the headers that can describe the array, and finds only them by name."""
     wanted = wanted_files(array)
     names = set(os.listdir(array.path))
-    if array.scale or array.offset:
-        # GrADS would read packed numbers as values
-        wanted -= {"data.ctl"}
-    elif any(axis.get("name") for axis in array.axes):
-        # unit tests of the format check whether data.ctl can describe these coordinates
-        wanted = wanted - {"data.ctl"} | (wanted & names & {"data.ctl"})
     known = set(HEADERS)
     same("listed", sorted(names & known), sorted(wanted))
     same("found by name", sorted(name for name in known if array.has(name)), sorted(wanted))

@@ -71,8 +71,36 @@ pub fn image(above: &[(Key, Object)], key: &Key, dimensions: usize) -> Option<Im
     })
 }
 
+/// The size of a plate of OME-NGFF ("High-content screening metadata").
+pub struct Plate {
+    /// The number of rows.
+    pub rows: usize,
+    /// The number of columns.
+    pub columns: usize,
+    /// The number of wells that have images.
+    pub wells: usize,
+}
+
+impl Plate {
+    /// Returns the plate that a group with these attributes is.
+    pub fn of(attributes: &Map<String, Value>) -> Option<Self> {
+        let plate = ome_attribute(attributes, "plate")?.as_object()?;
+        let count = |name| {
+            plate
+                .get(name)
+                .and_then(Value::as_array)
+                .map_or(0, Vec::len)
+        };
+        Some(Plate {
+            rows: count("rows"),
+            columns: count("columns"),
+            wells: count("wells"),
+        })
+    }
+}
+
 /// Returns an attribute of OME-NGFF, which since version 0.5 is in the attribute `ome`.
-pub fn ome_attribute<'a>(attributes: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+fn ome_attribute<'a>(attributes: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     let of_ome = attributes.get("ome").and_then(|ome| ome.get(name));
     of_ome.or_else(|| attributes.get(name))
 }

@@ -264,7 +264,6 @@ fn changed_elements_are_named() {
             "space origin",
         ),
         ("a/data.mhd", "DimSize = 4", "DimSize = 5", "DimSize"),
-        ("a/data.ctl", "XDEF 4", "XDEF 5", "XDEF"),
         (
             "a/data.xmf",
             "<Xdmf Version=\"2",

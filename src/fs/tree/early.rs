@@ -80,12 +80,9 @@ impl Tree {
         }
     }
 
-    /// Returns whether the container of a group shows values of arrays. One that cannot be made, or
-    /// never has values, is taken for one that does.
+    /// Returns whether the container of a group shows values of arrays. One that cannot be made is
+    /// taken for one that does.
     pub fn shows_values(&self, key: &Key, format: GroupFormat) -> bool {
-        if format == GroupFormat::Plate {
-            return true;
-        }
         let Ok(file) = self.container(key, format) else {
             return true;
         };

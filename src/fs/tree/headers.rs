@@ -125,21 +125,22 @@ impl Tree {
             .filter(move |format| self.tells(*format, array))
     }
 
-    /// Returns whether a format that fits an array can describe it truthfully. If the description
-    /// fails, the file is shown, and opening it reports the error.
+    /// Returns whether a format that may fit an array does: the attributes may decide on the sign,
+    /// and the values on a text. If the description fails, the file is shown, and opening it reports
+    /// the error.
     fn tells(&self, format: Format, array: &Array) -> bool {
         if format.reads_values() {
             return export::check_values(array, 0..array.size()).is_ok()
                 && (!array.metadata().has_objects() || self.has_strings(format, array));
         }
-        if !format.depends_on_description(array.metadata()) {
+        if !format.depends_on_sign(array.metadata()) {
             return true;
         }
         let described = self
             .hierarchy
             .cached_array(array.key())
             .map(|array| self.described(&array, KEPT));
-        !matches!(described, Some(Ok(described)) if !format.can_describe(&described))
+        !matches!(described, Some(Ok(described)) if !format.fits(&described.metadata))
     }
 
     /// Returns whether a file of values can show the objects of an array, which may be no strings,
@@ -157,12 +158,11 @@ impl Tree {
         !self.headers.formats.is_empty()
     }
 
-    /// Returns whether listing an array reads its coordinates.
+    /// Returns whether listing an array reads its attributes and coordinates.
     pub fn is_described_to_list(&self, key: &Key) -> bool {
         self.hierarchy.cached_array(key).is_some_and(|array| {
             let mut formats = self.headers.formats.iter();
-            formats
-                .any(|f| f.may_fit(array.metadata()) && f.depends_on_description(array.metadata()))
+            formats.any(|f| f.may_fit(array.metadata()) && f.depends_on_sign(array.metadata()))
         })
     }
 
@@ -186,10 +186,7 @@ impl Tree {
             && !self.hierarchy.is_unmarked(key)
             && self.hierarchy.is_in_store(key).unwrap_or(true)
             && !self.is_level(key);
-        // if the attributes cannot be read, opening the file reports the error
-        groups.iter().copied().filter(move |format| {
-            is_shown && format.shows_group(&self.hierarchy, key).unwrap_or(true)
-        })
+        groups.iter().copied().filter(move |_| is_shown)
     }
 
     /// Returns the names that an array may show as generated files.

@@ -260,9 +260,9 @@ impl Tree {
                     export::check_values(array, shown.range.clone()).is_ok()
                 }
                 // if the description fails, the file is shown, and opening it reports the error
-                format if format.depends_on_description(&shown.metadata) => {
+                format if format.depends_on_sign(&shown.metadata) => {
                     match self.described(array, KEPT) {
-                        Ok(described) => format.can_describe(&shown.describe(&described)),
+                        Ok(described) => format.fits(&shown.describe(&described).metadata),
                         Err(_) => true,
                     }
                 }

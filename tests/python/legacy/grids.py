@@ -1,9 +1,8 @@
-"""GrADS and CDO: on data.ctl, and on dataset.nc."""
+"""GrADS and CDO on dataset.nc."""
 import os
 import re
 import tempfile
 
-import netCDF4
 import numpy as np
 
 from expected import same
@@ -20,12 +19,12 @@ def descending(array):
     return bool(latitudes) and latitudes[-1] < latitudes[0]
 
 
-def grads_values(command, path, name, sizes):
+def grads_values(path, name, sizes):
     """Returns the values that GrADS displays by member, time and level, with rows from the south."""
     *planes, rows, columns = sizes
     with tempfile.TemporaryDirectory() as folder:
         out, script = os.path.join(folder, "out"), os.path.join(folder, "all.gs")
-        lines = [f"'{command} {path}'", "if (rc != 0); say result; 'quit'; endif", f"'set undef {MISSING}'",
+        lines = [f"'sdfopen {path}'", "if (rc != 0); say result; 'quit'; endif", f"'set undef {MISSING}'",
                  f"'set x 1 {columns}'", f"'set y 1 {rows}'", "'set gxout fwrite'", f"'set fwrite -le -st {out}'"]
         for place in np.ndindex(*planes):
             lines += [f"'set {axis} {n + 1}'" for axis, n in zip("etz", place)] + [f"'d {name}'"]
@@ -46,20 +45,6 @@ def dims(said):
     return {name: (float(first), float(last)) for name, first, last in found}
 
 
-def counts(path):
-    """Returns the numbers of members, times, levels, rows and columns in a descriptor, and the variable's name."""
-    with open(path) as f:
-        text = f.read()
-    found = {axis: int(n) for axis, n in re.findall(r"^([XYZTE])DEF +(\d+)", text, re.M | re.I)}
-    return [found.get(axis, 1) for axis in "ETZYX"], re.search(r"^VARS.*\n *(\S+)", text, re.M | re.I)[1].split("=>")[0]
-
-
-def raw(array):
-    """Returns the stored values with NaN for missing ones, since a descriptor has no scale."""
-    values = array.numbers().astype("f8")
-    return values if array.fill() is None else np.where(values == array.fill(), np.nan, values)
-
-
 def same_corners(array, said):
     latitudes, longitudes = (array.coordinates(n) for n in (len(array.shape) - 2, len(array.shape) - 1))
     found = dims(said)
@@ -69,47 +54,6 @@ def same_corners(array, said):
 
 def on_a_globe(array):
     return array.names()[-2:] == ["lat", "lon"]
-
-
-@row("data.ctl", "GrADS", GRADS, "values, longitudes, latitudes")
-def grads(array):
-    sizes, name = counts(array.file("data.ctl"))
-    found, said = grads_values("open", array.file("data.ctl"), name, sizes)
-    values = raw(array)
-    if descending(array) or array.names() == ["lat"] and array.steps()[0] < 0:
-        # a profile along latitudes has rows of one item
-        values = values.reshape(sizes)[..., ::-1, :]
-    close("values", found, values)
-    if on_a_globe(array):
-        same_corners(array, said)
-
-
-def importable(array):
-    """Whether CDO can import an array: it has no ensembles, and needs names of coordinates."""
-    with open(array.file("data.ctl")) as f:
-        return "EDEF" not in f.read() and array.names() != [array.name]
-
-
-@row("data.ctl", "CDO import_binary", CDO, "values, coordinates, times", importable)
-def cdo_import(array):
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "out.nc")
-        run("cdo", "-s", "-f", "nc", "import_binary", array.file("data.ctl"), out)
-        with netCDF4.Dataset(out) as dataset:
-            _, name = counts(array.file("data.ctl"))
-            variable = dataset[name]
-            found = np.ma.filled(np.ma.asarray(variable[...], "f8"), np.nan)
-            values = raw(array)
-            if on_a_globe(array):
-                latitudes = dataset["lat"][...]
-                wanted = array.coordinates(len(array.shape) - 2)
-                values = values[..., ::-1, :] if latitudes[0] != wanted[0] else values
-                close("latitudes", sorted(latitudes), sorted(wanted))
-                close("longitudes", dataset["lon"][...], array.coordinates(len(array.shape) - 1))
-            if on_a_globe(array) and array.names()[0] == "time":
-                days = netCDF4.date2num(netCDF4.num2date(dataset["time"][...], dataset["time"].units), "days since 2000-01-01")
-                close("times", days, array.coordinates(0))
-            close("values", found, values)
 
 
 def globes(group):
@@ -122,7 +66,7 @@ def grads_netcdf(group):
         sizes = [1] * 5
         for axis, n in zip(array.axes, array.shape):
             sizes[["", "time", "lev", "lat", "lon"].index(axis["name"])] = n
-        found, said = grads_values("sdfopen", group.file("dataset.nc"), array.name, sizes)
+        found, said = grads_values(group.file("dataset.nc"), array.name, sizes)
         values = group.signed(array, decoded(array))
         close(f"{array.name}: values", found, values[..., ::-1, :] if descending(array) else values)
         same_corners(array, said)

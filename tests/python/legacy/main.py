@@ -16,7 +16,7 @@ from table import Group, ROWS  # noqa: E402
 
 import datasets, grids, image_readers, libraries, rasters, readme  # noqa: E401, E402, F401
 
-ORDER = ["data.npy", "data.raw.hdr", "data.vrt", "data.nhdr", "data.mhd", "data.xmf", "data.ctl", "README.txt", "data.nii", "data.tif",
+ORDER = ["data.npy", "data.raw.hdr", "data.vrt", "data.nhdr", "data.mhd", "data.xmf", "README.txt", "data.nii", "data.tif",
          "dataset.nc", "dataset.h5"]
 
 

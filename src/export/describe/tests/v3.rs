@@ -137,7 +137,7 @@ fn types_that_numpy_lacks_have_no_header() {
         let described = case.describe(path);
         let fitting: Vec<Format> = Format::ALL
             .into_iter()
-            .filter(|f| f.can_describe(&described))
+            .filter(|f| f.fits(&described.metadata))
             .collect();
         assert_eq!(fitting, [Format::Readme], "{path}");
         let file = Format::Readme.file(&described).unwrap();
