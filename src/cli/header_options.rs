@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(ids(parse_headers("all")).0.len(), 7);
         // the values of an array are read only if the user asks for them
         assert!(!ids(parse_headers("all")).0.contains(&"txt"));
-        assert_eq!(ids(parse_headers("all,txt")).0.len(), 9);
+        assert_eq!(ids(parse_headers("all,txt")).0.len(), 8);
         assert_eq!(ids(parse_headers("txt")), (vec!["txt"], vec![]));
         assert_eq!(
             ids(parse_containers("nc")),

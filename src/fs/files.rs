@@ -96,8 +96,8 @@ pub trait OpenFile: Send + Sync {
         self.flush(fs)
     }
 
-    /// Makes durable what was written in place, for a write with O_SYNC or O_DSYNC. What takes effect
-    /// as a whole, such as a document, waits until it is complete.
+    /// Makes durable what was written in place, for a write with O_SYNC or O_DSYNC. What takes
+    /// effect as a whole, such as a document, waits until it is complete.
     fn sync_in_place(&self, _fs: &Change) -> Result<()> {
         Ok(())
     }

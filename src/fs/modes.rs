@@ -40,9 +40,9 @@ impl Fs {
         }
     }
 
-    /// Returns whether the mode of a file may be set. It may for plain keys, for what is stored with
-    /// a mode of its own, and for files that are written or were just written, since `install`,
-    /// `cp -a` and rsync set the modes of such files.
+    /// Returns whether the mode of a file may be set. It may for plain keys, for what is stored
+    /// with a mode of its own, and for files that are written or were just written, since
+    /// `install`, `cp -a` and rsync set the modes of such files.
     pub fn takes_any_mode(&self, inode: u64) -> bool {
         self.tree.node(inode).is_ok_and(|node| {
             matches!(*node, Node::Value(_))

@@ -1,8 +1,8 @@
 //! Names that outlive their unlinking: `data.raw`, headers and containers exist as long as their
 //! array. Programs that replace a file unlink it and then create it exclusively (`tar x`, `mv` from
-//! another file system, `install`, `cp --remove-destination`), and the kernel looks a name up before
-//! it creates it. An unlinked name is therefore absent, for every program, until it is created,
-//! until a listing shows it, or for five seconds. Its creation opens the file for writing.
+//! another file system, `install`, `cp --remove-destination`), and the kernel looks a name up
+//! before it creates it. An unlinked name is therefore absent, for every program, until it is
+//! created, until a listing shows it, or for five seconds. Its creation opens the file for writing.
 
 use lru::LruCache;
 use std::num::NonZeroUsize;

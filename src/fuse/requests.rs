@@ -308,7 +308,7 @@ impl Filesystem for FuseServer {
             let stale = change.take_stale_pages();
             match written {
                 Ok(Some(written)) => return answer(Ok(written), stale),
-                // this removes the guards of the bytes applied so far: the worker applies them again
+                // this removes guards of bytes applied so far; the worker applies them again
                 Ok(None) => self.notices.drop_stale(stale),
                 Err(e) => return answer(Err(e), stale),
             }

@@ -1,5 +1,5 @@
-//! Writes with O_DIRECT, O_SYNC and O_DSYNC on a real mount, compared with bytes that the tests keep
-//! themselves. Those with O_DIRECT consist of whole blocks, so the last one crosses the end of every
+//! Writes with O_DIRECT, O_SYNC and O_DSYNC on a real mount, compared with bytes that the tests
+//! keep themselves. Those with O_DIRECT consist of whole blocks, so the last one crosses the end of every
 //! file whose size is not a multiple of a block. "A write past the end is `EFBIG`"; a write across
 //! the end is short. Such a write that changed bytes must never return an error.
 

@@ -126,8 +126,8 @@ impl Tree {
     }
 
     /// Returns whether a format that may fit an array does: the attributes may decide on the sign,
-    /// and the values on a text. If the description fails, the file is shown, and opening it reports
-    /// the error.
+    /// and the values on a text. If the description fails, the file is shown, and opening it
+    /// reports the error.
     fn tells(&self, format: Format, array: &Array) -> bool {
         if format.reads_values() {
             return export::check_values(array, 0..array.size()).is_ok()
