@@ -401,8 +401,8 @@ impl Array {
         }
     }
 
-    /// Explains damage of the value of a chunk, as [`Array::explained`] does, where the beginning
-    /// of the value has not been read.
+    /// Explains damage of the value of a chunk, as [`Array::explained`] does, after reading the
+    /// beginning of the value from the store.
     fn explained_by_store(&self, chunk: ChunkId, e: Error) -> Error {
         let mut beginning = Vec::new();
         let first = 0..BEGINNING as u64;

@@ -118,7 +118,7 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
                 RowContent::Array(Box::new(array_row(&hierarchy, key, array, args)))
             }
             StoredNode::Damaged(e) => RowContent::Unreadable(e.clone()),
-            // attributes that can't be read say nothing of a group
+            // a group whose attributes can't be read is shown without them
             _ => RowContent::Group(hierarchy.attributes(key).ok().and_then(|a| Plate::of(&a))),
         };
         rows.push(InfoRow {

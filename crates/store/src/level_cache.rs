@@ -263,8 +263,8 @@ impl Store for LevelCache {
         self.below.sync()
     }
 
-    /// Puts a value. One that is missing as far as the cache knows is created, whatever `replaces`
-    /// permits.
+    /// Puts a value. If the cache knows none, or the store has none, an unconditional put becomes a
+    /// creation, so that it replaces no value that another program has just put.
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
         let mut known = lock(&self.known);
         let is_missing = match (replaces, self.known_stat(&mut known, key)) {

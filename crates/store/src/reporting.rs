@@ -11,8 +11,9 @@ use zarrfs_base::stats::Stats;
 
 /// A store whose failures to answer are recorded as problems.
 ///
-/// Invariant: no failed read of the store is lost, also if the request that needed it goes on.
-/// Errors of writes need no record here: each of them is the answer of a request, or a loss.
+/// Invariant: a problem records each failed read of the store, also if the request that needed it
+/// goes on. This layer records no failed write: a write that fails answers its request with the
+/// error, or is a loss.
 pub struct ReportingStore {
     below: Arc<dyn Store>,
     stats: Arc<Stats>,

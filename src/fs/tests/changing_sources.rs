@@ -1,5 +1,5 @@
-//! Headers whose sources change: ENVI has no signed bytes, so that the header of an array of signed
-//! bytes exists only while the attribute `_Unsigned` says that they are unsigned.
+//! Headers whose sources change: ENVI has no signed bytes, so the header of an array of such bytes
+//! exists only while the attribute `_Unsigned` says that they are unsigned.
 
 use crate::export::Format;
 use crate::fs::tests::mount_store;
