@@ -88,7 +88,7 @@ pub enum StoredNode {
     /// A group, with or without `.zgroup`.
     Group,
     /// A plain key, which is neither metadata nor a chunk.
-    Value(Stat),
+    Value,
     /// Something that is not a regular file: a FIFO, a socket, a device.
     Other,
 }
@@ -438,7 +438,7 @@ impl Hierarchy {
         };
         Ok(Some(match self.node_kind(key, stat.kind)? {
             EntryKind::Prefix => StoredNode::Group,
-            EntryKind::Value => StoredNode::Value(stat),
+            EntryKind::Value => StoredNode::Value,
             EntryKind::Other => StoredNode::Other,
         }))
     }

@@ -154,9 +154,4 @@ impl Array {
         pipeline.encode_with(bytes, &mut scratch.stored, &mut scratch.other)?;
         Ok(&scratch.stored)
     }
-
-    /// Returns when every chunk that was stored or erased before survives a power loss.
-    pub fn sync(&self) -> Result<()> {
-        self.store.sync().map_err(|e| e.context(&self.key))
-    }
 }

@@ -202,7 +202,7 @@ impl Hdf5File {
                 self.sources.push(key.clone());
                 Err(e.to_string())
             }
-            StoredNode::Value(_) | StoredNode::Other => return Ok(()),
+            StoredNode::Value | StoredNode::Other => return Ok(()),
         };
         let (attributes, content) = match object {
             Ok(object) => object,

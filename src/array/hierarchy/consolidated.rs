@@ -189,7 +189,7 @@ impl Hierarchy {
             return Ok(());
         }
         self.visit_below(key, NodeUse::Description, &mut |node, found| {
-            if matches!(found, StoredNode::Value(_) | StoredNode::Other) {
+            if matches!(found, StoredNode::Value | StoredNode::Other) {
                 return Ok(());
             }
             let below = node.relative_to(key).unwrap_or_default();

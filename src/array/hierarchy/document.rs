@@ -281,7 +281,7 @@ impl Hierarchy {
     pub(super) fn check_directory(&self, key: &Key) -> Result<()> {
         match self.find(key)? {
             Some(StoredNode::Group | StoredNode::Array(_) | StoredNode::Damaged(_)) => Ok(()),
-            Some(StoredNode::Value(_) | StoredNode::Other) => {
+            Some(StoredNode::Value | StoredNode::Other) => {
                 Err(Error::system(libc::ENOTDIR).context(key))
             }
             None => Err(Error::not_found("no such group or array").context(key)),

@@ -117,7 +117,7 @@ impl Hierarchy {
     fn remove_directory(&self, key: &Key) -> Result<()> {
         let hidden = match self.find(key)? {
             None => return Err(Error::not_found("no such directory").context(key)),
-            Some(StoredNode::Value(_) | StoredNode::Other) => {
+            Some(StoredNode::Value | StoredNode::Other) => {
                 return Err(Error::system(libc::ENOTDIR).context(key));
             }
             Some(StoredNode::Group) => Hidden {
@@ -202,7 +202,7 @@ impl Hierarchy {
             .find(from)?
             .ok_or_else(|| Error::not_found("no such key").context(from))?;
         match moved {
-            StoredNode::Value(_) => return self.rename_value(from, to),
+            StoredNode::Value => return self.rename_value(from, to),
             StoredNode::Other => return Err(Error::invalid("is not a regular file").context(from)),
             StoredNode::Group | StoredNode::Array(_) | StoredNode::Damaged(_) => {}
         }
@@ -240,7 +240,7 @@ impl Hierarchy {
 
     fn rename_value(&self, from: &Key, to: &Key) -> Result<()> {
         match self.find(to)? {
-            None | Some(StoredNode::Value(_)) => {}
+            None | Some(StoredNode::Value) => {}
             Some(StoredNode::Other) => {
                 return Err(Error::invalid("is not a regular file").context(to));
             }
@@ -299,7 +299,7 @@ impl Hierarchy {
         check_name(key)?;
         match self.find(&key.parent())? {
             None => return Err(Error::not_found("no such group").context(key.parent())),
-            Some(StoredNode::Value(_) | StoredNode::Other) => {
+            Some(StoredNode::Value | StoredNode::Other) => {
                 return Err(Error::system(libc::ENOTDIR).context(key.parent()));
             }
             Some(_) => {}

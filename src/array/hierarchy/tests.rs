@@ -114,7 +114,7 @@ fn groups_arrays_and_intermediate_directories_are_found() {
     assert_eq!(seen, expected);
     assert!(matches!(
         h.find(&Key::normalize("notes.txt").unwrap()).unwrap(),
-        Some(StoredNode::Value(_))
+        Some(StoredNode::Value)
     ));
     assert!(h.find(&Key::normalize("none").unwrap()).unwrap().is_none());
 }

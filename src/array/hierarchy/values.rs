@@ -111,7 +111,7 @@ impl Hierarchy {
                     if self.store.lists_all()
                         && matches!(e.kind(), Kind::Damaged | Kind::Unsupported) => {}
                 StoredNode::Damaged(e) => return Err(e.clone()),
-                StoredNode::Value(_) | StoredNode::Other => return Ok(()),
+                StoredNode::Value | StoredNode::Other => return Ok(()),
             }
             found.push(key)
         })?;

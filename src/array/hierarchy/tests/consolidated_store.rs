@@ -78,7 +78,7 @@ fn kind(place: Option<&StoredNode>) -> &'static str {
     match place {
         Some(StoredNode::Array(_)) => "array",
         Some(StoredNode::Group) => "group",
-        Some(StoredNode::Value(_)) => "value",
+        Some(StoredNode::Value) => "value",
         Some(_) => "other",
         None => "nothing",
     }
