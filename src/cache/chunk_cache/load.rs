@@ -21,7 +21,7 @@ const MIN_BLOCK: usize = 16 << 10;
 const SMALL_OBJECTS: usize = 8 << 20;
 
 /// How a whole chunk is loaded.
-#[derive(Default)]
+#[derive(Clone, Copy)]
 struct WholeLoad<'a> {
     /// Maximum size of a chunk of objects in bytes.
     max_objects: Option<usize>,
@@ -42,16 +42,8 @@ impl Cache {
     ) -> Result<CachedChunk> {
         let array = slot.array;
         let loaded = match wanted {
-            Wanted::Chunk(chunk, ChunkPart::Bytes { start, end })
-                if matches!(
-                    array.partial_decode(),
-                    PartialDecode::Blosc | PartialDecode::Zstd | PartialDecode::Seek
-                ) =>
-            {
-                self.load_block(slot, array, chunk, previous, start..end)
-            }
-            Wanted::Chunk(chunk, _) => self.load_whole(slot, array, chunk, None),
-            Wanted::Neighbor(chunk, bytes) => self.load_whole(slot, array, chunk, Some(bytes)),
+            Wanted::Chunk(chunk, part) => self.load_part(slot, chunk, part, previous),
+            Wanted::Neighbor(chunk, bytes) => self.load_whole(slot, chunk, Some(bytes), false),
             Wanted::Window(window) => self.load_window(slot, array, window),
         };
         if matches!(loaded, Ok(CachedChunk::Uninitialized)) {
@@ -67,67 +59,93 @@ impl Cache {
         })
     }
 
-    /// Loads a whole chunk, from `neighbors` if its bytes are there.
+    /// Loads the block that holds the first byte of a part, if that costs less than the whole
+    /// chunk; otherwise the chunk.
+    fn load_part(
+        &self,
+        slot: &mut LoadingSlot,
+        chunk: ChunkId,
+        part: ChunkPart,
+        previous: Option<CachedChunk>,
+    ) -> Result<CachedChunk> {
+        let array = slot.array;
+        let has_blocks = matches!(
+            array.partial_decode(),
+            PartialDecode::Blosc | PartialDecode::Zstd | PartialDecode::Seek
+        );
+        let (start, end) = match part {
+            ChunkPart::Bytes { start, end } if has_blocks => (start, end),
+            _ => return self.load_whole(slot, chunk, None, false),
+        };
+        let decoded = match previous {
+            Some(CachedChunk::Blocks(decoded)) => Some(decoded),
+            _ => match self.open_chunk(array, chunk)? {
+                OpenedChunk::Uninitialized => return Ok(CachedChunk::Uninitialized),
+                OpenedChunk::Blocks(index) if index.block_size() >= MIN_BLOCK => {
+                    let tag = VersionTag::of(Some(&index.version));
+                    let blocks = Mutex::new(vec![None; index.blocks()]);
+                    Some(Arc::new(DecodedBlocks { index, tag, blocks }))
+                }
+                OpenedChunk::Blocks(_) | OpenedChunk::Whole => None,
+            },
+        };
+        if let Some(decoded) = decoded
+            && self.load_block(slot, chunk, &decoded, start..end)?
+        {
+            return Ok(CachedChunk::Blocks(decoded));
+        }
+        self.load_whole(slot, chunk, None, true)
+    }
+
+    /// Loads a whole chunk, from `neighbors` if its bytes are there. Keeps its seek points if that
+    /// is useful to a reader of a part.
     fn load_whole(
         &self,
         slot: &mut LoadingSlot,
-        array: &Array,
         chunk: ChunkId,
         neighbors: Option<&NeighborBytes>,
+        for_part: bool,
     ) -> Result<CachedChunk> {
+        let array = slot.array;
+        let mut load = WholeLoad {
+            max_objects: None,
+            neighbors,
+            wants_points: for_part && self.wants_points(array, chunk),
+        };
         if array.metadata().has_objects() {
             // their size is not known; most are small
             slot.reserve(2 * SMALL_OBJECTS);
-            let small = WholeLoad {
-                max_objects: Some(SMALL_OBJECTS),
-                ..WholeLoad::default()
-            };
-            match self.load_as(slot, array, chunk, small) {
+            load.max_objects = Some(SMALL_OBJECTS);
+            match self.load_as(slot, chunk, load) {
                 Err(e) if e.kind() == Kind::Damaged => slot.reserve(self.bound),
                 loaded => return loaded,
             }
+            load.max_objects = None;
         }
-        // encoded bytes and intermediate results take memory beside the decoded ones
-        slot.reserve(array.chunk_memory());
-        let load = WholeLoad {
-            neighbors,
-            ..WholeLoad::default()
+        // encoded bytes and intermediate results take memory beside the decoded ones, and so do the
+        // points and their copy for the disk cache
+        let points = if load.wants_points {
+            array.grid().chunk_size(chunk) / 8
+        } else {
+            0
         };
-        self.load_as(slot, array, chunk, load)
+        slot.reserve(array.chunk_memory().saturating_add(points));
+        self.load_as(slot, chunk, load)
     }
 
-    /// Loads a whole chunk for a reader of a part of it, and keeps its seek points.
-    fn load_for_part(
-        &self,
-        slot: &mut LoadingSlot,
-        array: &Array,
-        chunk: ChunkId,
-    ) -> Result<CachedChunk> {
-        let kept = self.seek_points.get(array, chunk);
-        let wants_points = array.partial_decode() == PartialDecode::Seek
+    /// Returns whether a whole load of a chunk should keep its seek points: not if it has none.
+    fn wants_points(&self, array: &Array, chunk: ChunkId) -> bool {
+        array.partial_decode() == PartialDecode::Seek
             && SeekCache::wants(array, chunk, self.bound)
-            && kept.is_none_or(|kept| kept.points.is_some());
-        if !wants_points {
-            return self.load_whole(slot, array, chunk, None);
-        }
-        // the points and their copy for the disk cache
-        let more = array.grid().chunk_size(chunk) / 8;
-        slot.reserve(array.chunk_memory().saturating_add(more));
-        let load = WholeLoad {
-            wants_points,
-            ..WholeLoad::default()
-        };
-        self.load_as(slot, array, chunk, load)
+            && self
+                .seek_points
+                .get(array, chunk)
+                .is_none_or(|kept| kept.points.is_some())
     }
 
     /// Loads a chunk into reserved memory.
-    fn load_as(
-        &self,
-        slot: &LoadingSlot,
-        array: &Array,
-        chunk: ChunkId,
-        load: WholeLoad,
-    ) -> Result<CachedChunk> {
+    fn load_as(&self, slot: &LoadingSlot, chunk: ChunkId, load: WholeLoad) -> Result<CachedChunk> {
+        let array = slot.array;
         let ticket = self.decoding.ticket(slot.is_prefetched);
         let WholeLoad {
             max_objects,
@@ -164,27 +182,16 @@ impl Cache {
 
     /// Decodes the block that holds the first byte of `wanted`, beside the blocks that are decoded
     /// already. The first time, it may decode only the beginning of the block and keep only the
-    /// wanted bytes, since a random reader touches most blocks once.
+    /// wanted bytes, since a random reader touches most blocks once. Returns false if the whole
+    /// chunk has to be loaded.
     fn load_block(
         &self,
         slot: &mut LoadingSlot,
-        array: &Array,
         chunk: ChunkId,
-        previous: Option<CachedChunk>,
+        decoded: &DecodedBlocks,
         wanted: Range<usize>,
-    ) -> Result<CachedChunk> {
-        let decoded = match previous {
-            Some(CachedChunk::Blocks(decoded)) => decoded,
-            _ => match self.open_chunk(array, chunk)? {
-                OpenedChunk::Uninitialized => return Ok(CachedChunk::Uninitialized),
-                OpenedChunk::Blocks(index) if index.block_size() >= MIN_BLOCK => {
-                    let tag = VersionTag::of(Some(&index.version));
-                    let blocks = Mutex::new(vec![None; index.blocks()]);
-                    Arc::new(DecodedBlocks { index, tag, blocks })
-                }
-                _ => return self.load_for_part(slot, array, chunk),
-            },
-        };
+    ) -> Result<bool> {
+        let array = slot.array;
         let index = &decoded.index;
         let size = index.block_size();
         let n = wanted.start / size;
@@ -195,11 +202,11 @@ impl Cache {
             Some(_) => whole.clone(),
         };
         if part.len() == array.grid().chunk_size(chunk) {
-            return self.load_for_part(slot, array, chunk);
+            return Ok(false);
         }
         let block = if index.has_points() {
             let part = n * size + part.start..n * size + part.end;
-            self.load_after_point(slot, array, chunk, &index.version, part)
+            self.load_after_point(slot, chunk, &index.version, part)
         } else {
             slot.reserve(2 * size);
             self.with_scratch(|scratch| {
@@ -214,14 +221,14 @@ impl Cache {
         let block = match block {
             Ok(Some(bytes)) => Ok((self.buffers.hold(bytes), part.start)),
             // the chunk was replaced just now
-            Ok(None) => return self.load_for_part(slot, array, chunk),
+            Ok(None) => return Ok(false),
             Err(e) if matches!(e.kind(), Kind::System(_)) => return Err(e),
             // loading the whole chunk reports the damage
-            Err(_) if !index.proves_damage() => return self.load_for_part(slot, array, chunk),
+            Err(_) if !index.proves_damage() => return Ok(false),
             Err(e) => Err(Arc::new(self.record_failure(e))),
         };
         lock(&decoded.blocks)[n] = Some(block);
-        Ok(CachedChunk::Blocks(decoded))
+        Ok(true)
     }
 
     /// Decodes the bytes `part` of a chunk after its seek points. Returns `None` if those of the
@@ -229,16 +236,14 @@ impl Cache {
     fn load_after_point(
         &self,
         slot: &mut LoadingSlot,
-        array: &Array,
         chunk: ChunkId,
         version: &Version,
         part: Range<usize>,
     ) -> Result<Option<Vec<u8>>> {
+        let array = slot.array;
         let kept = self.seek_points.get(array, chunk);
-        let Some(kept) = kept.filter(|kept| kept.version == *version) else {
-            return Ok(None);
-        };
-        let Some(points) = &kept.points else {
+        let kept = kept.filter(|kept| kept.version == *version);
+        let Some(points) = kept.as_ref().and_then(|kept| kept.points.as_ref()) else {
             return Ok(None);
         };
         slot.reserve(array.part_memory(chunk, points, part.clone()));
