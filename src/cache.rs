@@ -228,23 +228,6 @@ impl Cache {
         &self.served
     }
 
-    /// Allocates buffers for the next loads, if the last ones found none. Callers call this while
-    /// no request waits.
-    pub fn refill_buffers(&self) {
-        let Ok(_alone) = self.buffers.refilling.try_lock() else {
-            return;
-        };
-        for _ in 0..buffers::MAX_SPARE {
-            let Some(len) = self.buffers.wanted() else {
-                break;
-            };
-            // the next load reports a lack of memory
-            if self.used_by(&self.lock()) + len > self.bound || self.buffers.refill(len).is_err() {
-                break;
-            }
-        }
-    }
-
     /// Counts and reports a chunk that could not be loaded. Returns the error as one that is on
     /// record.
     fn record_failure(&self, e: Error) -> Error {

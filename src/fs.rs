@@ -444,11 +444,6 @@ impl Fs {
         Ok(())
     }
 
-    /// Prepares for the next read, after a reply was sent.
-    pub fn prepare(&self) {
-        self.cache.refill_buffers();
-    }
-
     /// Returns the offset, at or after `offset`, where the next data or hole begins: see
     /// `OpenFile::seek`.
     pub fn seek(&self, handle: u64, offset: u64, target: Seek) -> Result<u64> {

@@ -76,10 +76,6 @@ const SESSION_THREADS: usize = 2;
 /// ahead with. While so many wait for a store that hangs, the kernel holds back reads of all files.
 const MAX_BACKGROUND: u16 = 256;
 
-/// Maximum number of idle copies of writes, each of at most 1 MiB: about as many as wait for space
-/// at a time.
-const IDLE_COPIES: usize = 4;
-
 /// Maximum wait for a server that is asked for the attributes of the root: commands wait for a
 /// control file for [`PATIENCE`].
 const ROOT_PATIENCE: Duration = Duration::from_secs(1);
@@ -139,7 +135,6 @@ pub fn serve(
     let notices = Arc::new(Notices::new(fs.clone(), kernel.clone())?);
     let names = Arc::new(NameLimit::new(fs.clone(), kernel.clone())?);
     let inline = OneInline::default();
-    let copies = Arc::default();
     let server = FuseServer {
         fs,
         inline,
@@ -150,7 +145,6 @@ pub fn serve(
         kernel: kernel.clone(),
         notices,
         names,
-        copies,
         known_root: Arc::default(),
     };
     let session = if mountpoint.is_inherited() {
@@ -181,45 +175,8 @@ struct FuseServer {
     kernel: KernelConnection,
     notices: Arc<Notices>,
     names: Arc<NameLimit>,
-    copies: Arc<WriteCopies>,
     /// The latest attributes of the root of a remote store. Protects them alone.
     known_root: Arc<Mutex<Option<Attributes>>>,
-}
-
-/// Memory for the bytes of writes that move to a worker: a fresh block costs a page fault for every
-/// 4 KiB.
-#[derive(Default)]
-struct WriteCopies {
-    /// Protects the idle blocks.
-    idle: Mutex<Vec<Vec<u8>>>,
-}
-
-/// The bytes of a write.
-struct WriteCopy {
-    bytes: Vec<u8>,
-    copies: Arc<WriteCopies>,
-}
-
-impl WriteCopies {
-    /// Copies the bytes of a write.
-    fn copy(self: &Arc<Self>, data: &[u8]) -> WriteCopy {
-        let mut bytes = lock(&self.idle).pop().unwrap_or_default();
-        bytes.clear();
-        bytes.extend_from_slice(data);
-        WriteCopy {
-            bytes,
-            copies: self.clone(),
-        }
-    }
-}
-
-impl Drop for WriteCopy {
-    fn drop(&mut self) {
-        let mut idle = lock(&self.copies.idle);
-        if idle.len() < IDLE_COPIES {
-            idle.push(std::mem::take(&mut self.bytes));
-        }
-    }
 }
 
 /// The right of one session thread to run a request that may block against expectation. The other

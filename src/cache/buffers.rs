@@ -6,8 +6,7 @@ use crate::array::Scratch;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use zarrfs_base::error::Result;
-use zarrfs_base::memory::{self, lock};
+use zarrfs_base::memory::lock;
 
 /// Minimum size in bytes of buffers that are kept idle. The allocator reuses smaller ones.
 const MIN_KEPT: usize = 64 << 10;
@@ -15,25 +14,11 @@ const MIN_KEPT: usize = 64 << 10;
 /// Maximum number of idle buffers: each load searches them.
 const MAX_IDLE: usize = 256;
 
-/// Minimum number of buffers of the requested length to have idle before the next load.
-const SPARE: usize = 2;
-
-/// Minimum total size in bytes of small buffers to have idle: a read of some rows needs several
-/// chunks.
-const SPARE_BYTES: usize = 1 << 20;
-
-/// Maximum number of buffers to have idle before the next load.
-pub const MAX_SPARE: usize = SPARE_BYTES / MIN_KEPT;
-
 /// The memory of all buffers, and the idle ones among them.
 #[derive(Default)]
 pub struct Buffers {
     /// Bytes of all decoded chunks, idle buffers and idle scratch memory, and of accounts.
     bytes: AtomicUsize,
-    /// The length that was requested last when too few buffers were idle; 0 once enough are.
-    wanted: AtomicUsize,
-    /// Held while buffers are added: two threads would count the same free memory.
-    pub refilling: Mutex<()>,
     /// Protects the idle scratch memory.
     scratch: Mutex<Vec<Scratch>>,
     /// Protects the idle buffers for the encoded bytes of several chunks.
@@ -70,41 +55,8 @@ impl Buffers {
             .rposition(|buffer| fits(buffer, len))
             .map(|i| idle.swap_remove(i))
             .unwrap_or_default();
-        if !has_spare(&idle, len) {
-            self.wanted.store(len, Ordering::Relaxed);
-        }
         self.count_taken(found.capacity());
         found
-    }
-
-    /// Returns the length of buffers that will be requested, or `None` if enough of them are idle.
-    pub fn wanted(&self) -> Option<usize> {
-        let len = self.wanted.load(Ordering::Relaxed);
-        if len == 0 {
-            return None;
-        }
-        if has_spare(&lock(&self.idle), len) {
-            self.wanted.store(0, Ordering::Relaxed);
-            return None;
-        }
-        Some(len)
-    }
-
-    /// Adds an idle buffer of `len` bytes whose pages are present: faulting them in takes as long
-    /// as decoding.
-    ///
-    /// # Errors
-    ///
-    /// ENOMEM if there is no memory for it.
-    pub fn refill(&self, len: usize) -> Result<()> {
-        let mut buffer = Vec::new();
-        // a store that reads a whole file needs a byte more
-        memory::resize(&mut buffer, len + 1)?;
-        // small buffers, too, although the allocator reuses those: no request waits for this
-        memory::populate(&mut buffer);
-        self.bytes.fetch_add(buffer.capacity(), Ordering::Relaxed);
-        self.keep_idle(buffer);
-        Ok(())
     }
 
     /// Counts `bytes` until they are dropped.
@@ -219,20 +171,6 @@ fn fits(buffer: &Vec<u8>, len: usize) -> bool {
     (len..=len + len / 8 + 64).contains(&buffer.capacity())
 }
 
-/// Returns whether enough buffers for requests of `len` bytes are idle.
-fn has_spare(idle: &[Vec<u8>], len: usize) -> bool {
-    let spare = SPARE.max(SPARE_BYTES / len.max(1));
-    len < MIN_KEPT
-        || idle.len() >= MAX_IDLE
-        || idle
-            .iter()
-            .rev()
-            .filter(|b| fits(b, len))
-            .take(spare)
-            .count()
-            == spare
-}
-
 impl Decoded {
     /// Returns the bytes of a chunk that no other thread holds.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
@@ -269,13 +207,6 @@ mod tests {
         assert_eq!(buffers.take(70_000).capacity(), 0, "much too large");
         assert_eq!(buffers.take(99_000).len(), 100_000);
         assert_eq!(buffers.bytes(), 0);
-        while let Some(len) = buffers.wanted() {
-            assert_eq!(len, 99_000);
-            buffers.refill(len).unwrap();
-        }
-        let spare = SPARE_BYTES / 99_000;
-        assert_eq!(buffers.bytes(), spare * 99_001);
-        (0..spare).for_each(|_| assert_eq!(buffers.take(95_000).len(), 99_001));
         drop(buffers.hold(vec![1; 100_000]));
         assert!(buffers.free_idle() && !buffers.free_idle());
         assert_eq!(buffers.bytes(), 0);
@@ -307,35 +238,5 @@ mod tests {
         buffers.keep_encoded(encoded);
         assert!(buffers.free_idle() && buffers.free_idle() && !buffers.free_idle());
         assert_eq!((buffers.bytes(), buffers.idle()), (0, 0));
-    }
-
-    /// Returns whether all pages that lie wholly in a buffer are in memory.
-    fn is_present(buffer: &[u8]) -> bool {
-        let page = rustix::param::page_size();
-        let start = buffer.as_ptr().align_offset(page);
-        let pages = (buffer.len() - start) / page;
-        let mut present = vec![0; pages];
-        // SAFETY: the pages lie in `buffer`, and `present` has a byte for each.
-        let done = unsafe {
-            libc::mincore(
-                buffer[start..].as_ptr().cast_mut().cast(),
-                pages * page,
-                present.as_mut_ptr(),
-            )
-        };
-        done == 0 && present.iter().all(|byte| byte & 1 == 1)
-    }
-
-    #[test]
-    fn refilled_buffers_of_every_size_are_present() {
-        for len in [MIN_KEPT, 100_000, 1 << 20] {
-            let buffers = Buffers::default();
-            // more than the allocator has at hand
-            (0..64).for_each(|_| buffers.refill(len).unwrap());
-            assert!(
-                lock(&buffers.idle).iter().all(|buffer| is_present(buffer)),
-                "{len}"
-            );
-        }
     }
 }

@@ -257,7 +257,6 @@ impl Filesystem for FuseServer {
         };
         self.dispatch(RequestKind::MayWait, move |fs| {
             answer_read(fs, &request, bytes, Wait::Allowed, reply);
-            fs.prepare();
         });
     }
 
@@ -315,11 +314,10 @@ impl Filesystem for FuseServer {
         }
         // record the write before this thread takes another request: see `fs::waiting`
         let waiting = self.fs.waiting_write(handle, offset, len);
-        let data = self.copies.copy(data);
+        let data = data.to_vec();
         self.dispatch(RequestKind::MayWait, move |fs| {
             let written = request.run(fs, || {
-                let written =
-                    fs.write_with(handle, offset, &data.bytes, Wait::Allowed, is_mapped)?;
+                let written = fs.write_with(handle, offset, &data, Wait::Allowed, is_mapped)?;
                 if is_synced {
                     fs.sync_write(handle)?;
                 }

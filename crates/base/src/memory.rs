@@ -467,7 +467,7 @@ pub fn resize_populated(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
 }
 
 /// Makes the kernel provide the pages that lie wholly in `buffer`.
-pub fn populate(buffer: &mut [u8]) {
+fn populate(buffer: &mut [u8]) {
     let page = rustix::param::page_size();
     let start = buffer.as_ptr().align_offset(page).min(buffer.len());
     let len = (buffer.len() - start) / page * page;
