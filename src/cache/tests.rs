@@ -226,7 +226,7 @@ fn dirty_chunks_move_to_an_array_of_another_shape() {
         done.send(()).unwrap();
     });
     result
-        .recv_timeout(Duration::from_secs(10))
+        .recv_timeout(Duration::from_secs(60))
         .expect("the transfer takes a lock that it holds already");
     assert!(
         !array.is_dirty()
@@ -373,7 +373,7 @@ fn chunks_replaced_while_their_blocks_are_read_do_not_wait_for_each_other() {
         });
     }
     for _ in 0..2 {
-        assert_eq!(results.recv_timeout(Duration::from_secs(5)), Ok(SIZE));
+        assert_eq!(results.recv_timeout(Duration::from_secs(60)), Ok(SIZE));
     }
 }
 

@@ -365,6 +365,10 @@ fn arrays_of_a_remote_store_are_checked_together() {
             store.insert(&format!("c{i:02}/1"), if i % 3 == 0 { "2" } else { "23" });
         }
     }
+    // the walk asks for one document after the other
+    remote.gather_where(8, |key| {
+        key.name().starts_with(|c: char| c.is_ascii_digit())
+    });
     let found_remotely = found(remote.clone(), false);
     let found_locally = found(local, false);
     assert_eq!(found_remotely, found_locally);

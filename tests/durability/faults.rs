@@ -9,7 +9,7 @@ use crate::support::session::{
     CALLS, Run, Session, assert_every_group_was_interrupted, script, steps_with_calls,
 };
 use crate::support::tracer;
-use crate::support::{announce, close, errno, memory_directory, unfinished_files, zarrfs};
+use crate::support::{announce, close, errno, memory_directory, unfinished_files, unmount};
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
@@ -255,7 +255,7 @@ fn an_unmount_that_cannot_store_everything_fails() {
     let (mut session, daemon, _) = fill(&disk);
     assert_eq!(errno(session.close()), "ENOSPC");
     for _ in 0..2 {
-        let output = zarrfs(&["umount", daemon.path().to_str().unwrap()]);
+        let output = unmount(daemon.path());
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(
             !output.status.success() && said.contains("No space left on device"),

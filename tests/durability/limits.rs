@@ -7,7 +7,7 @@ use crate::support::faulty_server::FaultyServer;
 use crate::support::history::History;
 use crate::support::session::Session;
 use crate::support::{
-    ZARRFS, announce, close, errno, memory_directory, unfinished_files, wait_for, zarrfs,
+    ZARRFS, announce, close, errno, memory_directory, unfinished_files, unmount, wait_for,
 };
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
@@ -116,6 +116,20 @@ fn children(process: Pid, name: &str) -> Vec<Pid> {
         .collect()
 }
 
+/// Returns the guard of a daemon, which gets its name after it has started.
+#[track_caller]
+fn guard_of(daemon: Pid) -> Pid {
+    let mut guards = Vec::new();
+    wait_for("the guard", || {
+        guards = children(daemon, "zarrfs-guard");
+        !guards.is_empty()
+    });
+    let [guard] = guards[..] else {
+        panic!("a daemon has one guard");
+    };
+    guard
+}
+
 #[test]
 fn each_signal_has_an_effect_here() {
     let all: Vec<i32> = ENDING.into_iter().chain(OTHERS).chain(EXEMPT).collect();
@@ -153,9 +167,7 @@ fn other_signals_leave_a_mount_as_it_is() {
         send(daemon.pid(), signal);
         session.write(CHUNK, &pattern(3, 100)).unwrap();
     }
-    let [guard] = children(daemon.pid(), "zarrfs-guard")[..] else {
-        panic!("a daemon has one guard");
-    };
+    let guard = guard_of(daemon.pid());
     for signal in others().chain(ENDING) {
         send(guard, signal);
         session.assert_reads_what_was_written();
@@ -179,9 +191,7 @@ fn a_guard_does_its_work_after_signals() {
     let folder = memory_directory();
     let (mut session, mut daemon) = session(folder.path(), Command::new(ZARRFS), &[]);
     session.write(0, &pattern(2, CHUNK)).unwrap();
-    let [guard] = children(daemon.pid(), "zarrfs-guard")[..] else {
-        panic!("a daemon has one guard");
-    };
+    let guard = guard_of(daemon.pid());
     for signal in others().chain(ENDING) {
         send(guard, signal);
     }
@@ -218,11 +228,15 @@ fn the_daemon_of_run_ends_with_its_command() {
     wait_for("the first write", || {
         made.stored(&[0]).is_ok_and(|b| b[0] == b'x')
     });
-    let daemons = children(Pid::from_child(&run), "zarrfs");
-    let daemon = daemons
-        .into_iter()
-        .find(|pid| !children(*pid, "zarrfs-guard").is_empty())
-        .expect("a daemon with a guard");
+    let mut daemon = None;
+    wait_for("a daemon with a guard", || {
+        let daemons = children(Pid::from_child(&run), "zarrfs");
+        daemon = daemons
+            .into_iter()
+            .find(|pid| !children(*pid, "zarrfs-guard").is_empty());
+        daemon.is_some()
+    });
+    let daemon = daemon.unwrap();
     for signal in others().chain(ENDING) {
         send(daemon, signal);
     }
@@ -264,7 +278,7 @@ fn a_limit_of_file_sizes_loses_nothing() {
     assert_eq!(errno(session.close()), "EFBIG");
     session.assert_reads_what_was_written();
     assert_eq!(fs::metadata(&log).unwrap().len(), FILE_LIMIT);
-    let unmounted = zarrfs(&["umount", daemon.path().to_str().unwrap()]);
+    let unmounted = unmount(daemon.path());
     let said = String::from_utf8(unmounted.stderr).unwrap();
     assert!(
         !unmounted.status.success() && said.contains("ulimit -f"),

@@ -6,7 +6,8 @@
 
 use crate::support;
 use crate::support::{
-    ZARRFS, env_number, is_mounted, random, test_data, text, tracer, wait_for, zarrfs,
+    ZARRFS, answered, env_number, is_mounted, random, test_data, text, tracer, unmount, wait_for,
+    zarrfs,
 };
 use serde_json::json;
 use std::fs;
@@ -15,52 +16,73 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Microseconds by which strace delays a call, long enough to rename a directory.
-const HELD: &str = "3000000";
+/// Seconds by which strace delays a call, long enough to rename a directory. A busy machine may
+/// need more than the first.
+const HELD: [u32; 3] = [3, 15, 60];
 
 /// A zarrfs that strace delays at the entry of a system call.
-struct HeldUp(Child);
+struct HeldUp {
+    strace: Child,
+    /// The numbers of the calls.
+    calls: Vec<i64>,
+}
 
 impl HeldUp {
-    /// Starts zarrfs and waits until it is about to make one of the calls.
-    fn at(calls: &[(&str, i64)], args: &[&str]) -> HeldUp {
+    /// Starts zarrfs and waits until it is about to make one of the calls, or is past it, and has
+    /// ended or mounted.
+    fn at(
+        calls: &[(&str, i64)],
+        seconds: u32,
+        args: &[&str],
+        has_mounted: impl Fn() -> bool,
+    ) -> HeldUp {
         let names = calls
             .iter()
             .map(|(name, _)| *name)
             .collect::<Vec<_>>()
             .join(",");
-        let child = Command::new("strace")
+        let delay = format!("inject={names}:delay_enter={seconds}000000");
+        let strace = Command::new("strace")
             .args(["-f", "-o", "/dev/null", "-e", &format!("trace={names}")])
-            .args(["-e", &format!("inject={names}:delay_enter={HELD}"), ZARRFS])
+            .args(["-e", &delay, ZARRFS])
             .args(args)
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let held = HeldUp(child);
-        let is_at = |pid: &str| {
-            let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-            let number = call
-                .split(' ')
-                .next()
-                .and_then(|number| number.parse::<i64>().ok());
-            calls.iter().any(|(_, wanted)| number == Some(*wanted))
-        };
-        let children = format!("/proc/{0}/task/{0}/children", held.0.id());
-        let pids = || fs::read_to_string(&children).unwrap_or_default();
-        wait_for("the call", || pids().split_whitespace().any(is_at));
+        let calls = calls.iter().map(|(_, number)| *number).collect();
+        let mut held = HeldUp { strace, calls };
+        wait_for("the call", || {
+            held.is_waiting() || held.has_ended() || has_mounted()
+        });
         held
     }
 
-    fn ends_well(mut self) {
-        assert!(self.0.wait().unwrap().success());
+    /// Returns whether zarrfs is still about to make one of the calls.
+    fn is_waiting(&self) -> bool {
+        let children = format!("/proc/{0}/task/{0}/children", self.strace.id());
+        let pids = fs::read_to_string(children).unwrap_or_default();
+        pids.split_whitespace().any(|pid| {
+            let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+            let number = call.split(' ').next().and_then(|n| n.parse::<i64>().ok());
+            number.is_some_and(|number| self.calls.contains(&number))
+        })
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.strace.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for the end of zarrfs. Returns whether it succeeded.
+    fn ends_well(mut self) -> bool {
+        self.strace.wait().unwrap().success()
     }
 }
 
 impl Drop for HeldUp {
     fn drop(&mut self) {
         // strace detaches, and zarrfs continues
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.strace.kill();
+        let _ = self.strace.wait();
     }
 }
 
@@ -85,38 +107,58 @@ fn a_mount_stays_on_the_checked_directory_even_if_a_link_takes_its_path() {
         return;
     }
     for auto in [false, true] {
-        let (_folder, path) = place(&["elsewhere/mnt"]);
-        let mountpoint = path.join("a/mnt");
-        let elsewhere = path.join("elsewhere/mnt");
-        let sample = test_data("sample.zarr");
-        let mut args = vec!["mount", "--foreground", text(&sample), text(&mountpoint)];
-        if auto {
-            args.push("--auto-mountpoint")
-        } else {
-            fs::create_dir_all(&mountpoint).unwrap()
-        }
-        let calls = [
-            ("mount", libc::SYS_mount),
-            ("move_mount", libc::SYS_move_mount),
-        ];
-        let daemon = HeldUp::at(&calls, &args);
+        let mut delays = HELD.into_iter();
+        assert!(delays.any(|seconds| stays_on_the_checked_directory(auto, seconds)));
+    }
+}
+
+/// Returns false if the directories were swapped too late.
+fn stays_on_the_checked_directory(auto: bool, seconds: u32) -> bool {
+    let (_folder, path) = place(&["elsewhere/mnt"]);
+    let mountpoint = path.join("a/mnt");
+    let elsewhere = path.join("elsewhere/mnt");
+    let moved = path.join("moved/mnt");
+    let sample = test_data("sample.zarr");
+    let mut args = vec!["mount", "--foreground", text(&sample), text(&mountpoint)];
+    if auto {
+        args.push("--auto-mountpoint")
+    } else {
+        fs::create_dir_all(&mountpoint).unwrap()
+    }
+    let calls = [
+        ("mount", libc::SYS_mount),
+        ("move_mount", libc::SYS_move_mount),
+    ];
+    let mut daemon = HeldUp::at(&calls, seconds, &args, || is_mounted(&mountpoint));
+    if daemon.is_waiting() {
         fs::rename(path.join("a"), path.join("moved")).unwrap();
         symlink("elsewhere", path.join("a")).unwrap();
-        let moved = path.join("moved/mnt");
-        wait_for("the mount", || is_mounted(&moved) || is_mounted(&elsewhere));
-        assert!(is_mounted(&moved) && !is_mounted(&elsewhere));
-        wait_for("an answer", || {
-            fs::read(moved.join("lat/data.raw")).is_ok_and(|bytes| bytes.len() == 148)
-        });
-        assert!(zarrfs(&["umount", text(&moved)]).status.success());
-        daemon.ends_well();
-        assert_eq!(
-            moved.exists(),
-            !auto,
-            "what was made is removed, wherever it is"
-        );
-        assert!(elsewhere.is_dir());
     }
+    if !daemon.is_waiting() {
+        let places = [&mountpoint, &moved, &elsewhere];
+        wait_for("the mount", || {
+            daemon.has_ended() || places.iter().any(|place| is_mounted(place))
+        });
+        for mounted in places.into_iter().filter(|place| is_mounted(place)) {
+            let _ = zarrfs(&["umount", "--lazy", text(mounted)]);
+        }
+        daemon.ends_well();
+        return false;
+    }
+    wait_for("the mount", || is_mounted(&moved) || is_mounted(&elsewhere));
+    assert!(is_mounted(&moved) && !is_mounted(&elsewhere));
+    wait_for("an answer", || {
+        fs::read(moved.join("lat/data.raw")).is_ok_and(|bytes| bytes.len() == 148)
+    });
+    assert!(unmount(&moved).status.success());
+    assert!(daemon.ends_well());
+    assert_eq!(
+        moved.exists(),
+        !auto,
+        "what was made is removed, wherever it is"
+    );
+    assert!(elsewhere.is_dir());
+    true
 }
 
 #[test]
@@ -124,6 +166,11 @@ fn an_unmount_removes_the_checked_mount_even_if_another_takes_its_path() {
     if !is_available() {
         return;
     }
+    assert!(HELD.into_iter().any(removes_the_checked_mount));
+}
+
+/// Returns false if the directories were swapped too late.
+fn removes_the_checked_mount(seconds: u32) -> bool {
     let (_folder, path) = place(&["a/mnt", "b/mnt"]);
     let sample = test_data("sample.zarr");
     for name in ["a/mnt", "b/mnt"] {
@@ -135,17 +182,23 @@ fn an_unmount_removes_the_checked_mount_even_if_another_takes_its_path() {
     }
     let umount = HeldUp::at(
         &[("umount2", libc::SYS_umount2)],
+        seconds,
         &["umount", text(&path.join("a/mnt"))],
+        || false,
     );
-    fs::rename(path.join("a"), path.join("moved")).unwrap();
-    symlink("b", path.join("a")).unwrap();
-    umount.ends_well();
+    if umount.is_waiting() {
+        fs::rename(path.join("a"), path.join("moved")).unwrap();
+        symlink("b", path.join("a")).unwrap();
+    }
+    let is_in_time = umount.is_waiting();
+    let is_done = umount.ends_well();
     let moved = is_mounted(&path.join("moved/mnt"));
     let other = is_mounted(&path.join("b/mnt"));
-    for name in ["moved/mnt", "b/mnt"] {
+    for name in ["a/mnt", "moved/mnt", "b/mnt"] {
         let _ = zarrfs(&["umount", "--lazy", text(&path.join(name))]);
     }
-    assert!(!moved && other);
+    assert!(!is_in_time || is_done && !moved && other);
+    is_in_time
 }
 
 /// A daemon unmounts its mount even if a directory above it was renamed meanwhile.
@@ -217,8 +270,9 @@ fn no_thread_of_a_daemon_enters_its_own_mount() {
         if more[0] != "--read-only" {
             assert_eq!(support::overwrite(&data, 0, &first[..99]), "ok");
         }
-        assert!(zarrfs(&["stats", text(&mountpoint)]).status.success());
-        assert!(zarrfs(&["umount", text(&mountpoint)]).status.success());
+        let asked = answered(|| zarrfs(&["stats", text(&mountpoint)]));
+        assert!(asked.status.success());
+        assert!(unmount(&mountpoint).status.success());
         assert!(daemon.wait().unwrap().success());
         let calls = fs::read_to_string(&log).unwrap();
         let mounted = calls
@@ -264,13 +318,13 @@ fn kill_when_mounted(path: &Path, pause: Duration) {
     daemon.kill().unwrap();
     let killed = Instant::now();
     while daemon.try_wait().unwrap().is_none() {
-        if killed.elapsed() > Duration::from_secs(30) {
+        if killed.elapsed() > Duration::from_secs(120) {
             let _ = zarrfs(&["umount", "--force", text(&mountpoint)]);
             panic!("the daemon could not be killed {pause:?} after its mount appeared");
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(zarrfs(&["umount", text(&mountpoint)]).status.success());
+    assert!(unmount(&mountpoint).status.success());
 }
 
 #[test]
@@ -288,7 +342,7 @@ fn a_daemon_that_is_killed_when_its_mount_appears_ends() {
             .success()
     );
     assert!(mountpoint.join("lat/data.raw").exists());
-    assert!(zarrfs(&["umount", text(&mountpoint)]).status.success());
+    assert!(unmount(&mountpoint).status.success());
 }
 
 /// A thread of the daemon makes the kernel drop pages, and waits for a read of them, which waits
@@ -322,32 +376,38 @@ fn a_daemon_whose_thread_waits_for_a_page_can_be_killed() {
             "-p",
             &daemon.pid().as_raw_nonzero().to_string(),
         ])
-        .args(["-e", "inject=openat2:delay_enter=60000000"])
+        .args(["-e", "inject=openat2:delay_enter=600000000"])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let traced = format!("/proc/{}/status", daemon.pid().as_raw_nonzero());
-    wait_for("strace", || {
-        fs::read_to_string(&traced)
-            .unwrap()
-            .contains(&format!("TracerPid:\t{}\n", strace.id()))
-    });
-    // one read of all chunks, of which the last is delayed
-    let reader = std::thread::spawn(move || fs::read(data));
-    let is_waiting = |what: &str| {
+    // returns whether the state of a thread of the daemon is so by a file in /proc
+    let is_any = |name: &str, is_so: &dyn Fn(&str) -> bool| {
         let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid().as_raw_nonzero()))
             .unwrap()
             .flatten();
-        let mut stacks =
-            threads.filter_map(|thread| fs::read_to_string(thread.path().join("stack")).ok());
-        stacks.any(|stack| stack.contains(what))
+        let mut states =
+            threads.filter_map(|thread| fs::read_to_string(thread.path().join(name)).ok());
+        states.any(|state| is_so(&state))
     };
-    std::thread::sleep(Duration::from_millis(500));
+    let traced = format!("TracerPid:\t{}\n", strace.id());
+    wait_for("strace", || {
+        !is_any("status", &|state| !state.contains(&traced))
+    });
+    // one read of all chunks, of which the last is delayed
+    let reader = std::thread::spawn(move || fs::read(data));
+    // strace stops threads for a moment at the calls, too, that it does not delay
+    let call = format!("{} ", libc::SYS_openat2);
+    let mut since: Option<Instant> = None;
+    wait_for("the delayed call", || {
+        let is_delayed = is_any("syscall", &|state| state.starts_with(&call));
+        since = is_delayed.then(|| since.unwrap_or_else(Instant::now));
+        since.is_some_and(|since| since.elapsed() > Duration::from_millis(300))
+    });
     let chunk = daemon.path().join("a/0");
     let bytes = vec![7; array.chunk_size()];
     let writer = std::thread::spawn(move || fs::write(chunk, bytes));
     wait_for("the notification", || {
-        is_waiting("fuse_reverse_inval_inode")
+        is_any("stack", &|state| state.contains("fuse_reverse_inval_inode"))
     });
     let _ = rustix::process::kill_process(daemon.pid(), rustix::process::Signal::KILL);
     std::thread::sleep(Duration::from_millis(300));

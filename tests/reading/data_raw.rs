@@ -393,22 +393,22 @@ fn a_sequential_read_decodes_each_chunk_once() {
     for codec in [zlib(), blosc("lz4", 0), blosc("zstd", 16 * K)] {
         // 12 rows of 4 chunks of 256 KiB
         let s = stored(&[1536, 8 * K], &[128, 2 * K], codec.clone());
-        let mount = s.mount(&[]);
-        let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.array.flat));
-        let counts = [
-            "chunk_decodes",
-            "block_decodes",
-            "bytes_decoded",
-            "readahead_wasted",
-        ]
-        .map(|n| growth.of(n));
-        assert_eq!(counts, [48, 0, 12 * M as u64, 0], "{codec}");
-        // the first row of chunks is loaded on demand, the others are prefetched
-        assert!(
-            growth.of("readahead_used") > 8,
-            "{codec}: {}",
-            growth.of("readahead_used")
-        );
+        // a busy machine may leave the threads that prefetch too little time
+        let is_prefetched = (0..10).any(|_| {
+            let mount = s.mount(&[]);
+            let growth = mount.growth(|| assert_reads(&mount.join("a/data.raw"), &s.array.flat));
+            let counts = [
+                "chunk_decodes",
+                "block_decodes",
+                "bytes_decoded",
+                "readahead_wasted",
+            ]
+            .map(|n| growth.of(n));
+            assert_eq!(counts, [48, 0, 12 * M as u64, 0], "{codec}");
+            // the first row of chunks is loaded on demand, the others are prefetched
+            growth.of("readahead_used") > 8
+        });
+        assert!(is_prefetched, "{codec}");
     }
 }
 

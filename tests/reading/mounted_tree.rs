@@ -771,7 +771,7 @@ fn an_array_of_many_chunks_opens_as_fast_as_a_small_one() {
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < 64 << 10, "peak memory {peak} KiB");
     // no measurement: only an enumeration of 2^56 chunks could take this long
-    assert!(start.elapsed() < Duration::from_secs(20));
+    assert!(start.elapsed() < Duration::from_secs(120));
 }
 
 /// Memory stays within `--cache-size` and 64 MiB while programs read an array of eight times the

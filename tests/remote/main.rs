@@ -6,6 +6,7 @@ mod icechunk;
 mod metrics;
 mod options;
 mod outages;
+mod patience;
 mod references;
 mod requests;
 mod remote_stores;

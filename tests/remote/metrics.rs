@@ -9,10 +9,13 @@ use crate::support::{
 };
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+
+/// Maximum wait for a daemon, so that a test does not hang.
+const PATIENCE: Duration = Duration::from_secs(100);
 
 /// A sample: its name, labels and value.
 type Sample = (String, Value, f64);
@@ -86,11 +89,12 @@ fn metrics_equal_the_counts_of_a_server() {
     let array = TestArray::with_chunks(root.join("a"), &[5000], &[1000], json!({}));
     fs::write(root.join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
     let server = FaultyServer::new(folder.path());
+    let begun = Instant::now();
     let mut command = with_timeout(120, ZARRFS);
     command.args(["mount", "--anon", "--region", "us-east-1", "--endpoint-url"]);
     command.arg(server.url("").trim_end_matches('/')).args([
-        "--timeout",
-        "2s",
+        "--retries",
+        "2",
         "--cache-size",
         "64M",
     ]);
@@ -98,7 +102,11 @@ fn metrics_equal_the_counts_of_a_server() {
     server.set("bucket/a/1", Fault::Burst(2));
     assert_eq!(fs::read(mount.join("a/data.raw")).unwrap(), array.flat);
     fs::write(mount.join("a/0"), pattern(7, 1000)).unwrap();
-    server.set("bucket/a/4", Fault::Status(503));
+    // an outage is one after a second: the server asks for pauses as long as that
+    server.set_gate(Box::new(|request| {
+        let pause = vec![("Retry-After", "1".to_string())];
+        (request.path == "/bucket/a/4").then(|| (503, pause, String::new()))
+    }));
     let file = support::open_for_writing(&mount.join("a/data.raw"));
     std::os::unix::fs::FileExt::write_all_at(&file, &pattern(8, 1000), 4000).unwrap();
     assert!(file.sync_all().is_err());
@@ -198,10 +206,11 @@ fn metrics_equal_the_counts_of_a_server() {
         single("zarrfs_problems_met_total") >= 1.0
             && single("zarrfs_last_error_timestamp_seconds") > 1e9
     );
-    assert!((0.1..100.0).contains(&single("zarrfs_uptime_seconds")));
+    let uptime = single("zarrfs_uptime_seconds");
+    assert!((0.1..begun.elapsed().as_secs_f64()).contains(&uptime));
     let labels = json!({"version": env!("CARGO_PKG_VERSION"), "store": "s3://bucket"});
     assert_eq!(value(&families, "zarrfs_build_info", labels), 1.0);
-    server.heal();
+    server.set_gate(Box::new(|_| None));
     file.sync_all().unwrap();
     drop(file);
     let families = parsed(&prometheus(&mount)).unwrap();
@@ -228,9 +237,7 @@ impl Served {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 
@@ -239,7 +246,8 @@ impl Served {
         let mut stream = self.connect();
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
+        let read = stream.read_to_end(&mut answer);
+        assert!(!hangs(&read), "{read:?}");
         String::from_utf8_lossy(&answer).into_owned()
     }
 
@@ -249,6 +257,12 @@ impl Served {
             .unwrap()
             .count()
     }
+}
+
+/// Returns whether a read from a connection has waited in vain.
+fn hangs(read: &std::io::Result<usize>) -> bool {
+    read.as_ref()
+        .is_err_and(|e| e.kind() == ErrorKind::WouldBlock)
 }
 
 #[test]
@@ -360,34 +374,25 @@ fn hostile_clients_do_not_hurt_the_mount() {
             .unwrap()
             .is_empty()
     );
-    assert!(
-        read.elapsed() < Duration::from_secs(30),
-        "{:?}",
-        read.elapsed()
-    );
+    assert!(read.elapsed() < PATIENCE, "{:?}", read.elapsed());
     // a client that trickles gets no more time than a silent one
     for (n, stream) in slow.iter_mut().enumerate() {
         if n % 2 == 0 {
             let _ = stream.write_all(b"y");
         }
-        assert!(!matches!(stream.read(&mut [0]), Ok(1)), "{n}");
+        let read = stream.read(&mut [0]);
+        assert!(!matches!(read, Ok(1)) && !hangs(&read), "{n}: {read:?}");
     }
-    assert!(
-        begun.elapsed() < Duration::from_secs(60),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     let huge = [&b"GET /metrics HTTP/1.1\r\nX: "[..], &vec![b'y'; 10 << 20]].concat();
     let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(5000));
     let peak = served.mount.peak_memory();
     for bytes in [&huge[..], many.as_bytes(), &[0; 100_000], b"\r\n\r\n"] {
-        let begun = Instant::now();
         let answer = served.ask(bytes);
         assert!(
             answer.is_empty() || answer.starts_with("HTTP/1.1 4"),
             "{answer}"
         );
-        assert!(begun.elapsed() < Duration::from_secs(30));
     }
     assert!(
         served.mount.peak_memory() < peak + (4 << 20),

@@ -1,11 +1,13 @@
 //! The options of remote stores. Each is checked by the requests that a server of the test
 //! receives, or by the bytes that a reader gets.
 
+use crate::patience;
 use crate::support;
 use crate::support::array::{TestArray, replace};
 use crate::support::faulty_server::{Fault, FaultyServer};
 use crate::support::servers;
-use crate::support::{Mount, ZARRFS, digest, errno, sha256, with_timeout};
+use crate::support::{Mount, ZARRFS, digest, errno, sha256, wait_for, with_timeout};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -13,6 +15,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// A URL at whose port no program listens. The system gives this port to no program that asks for
+/// any free one.
+const CLOSED: &str = "http://127.0.0.1:1/x.zarr";
 
 fn mount(url: &str, args: &[&str]) -> Mount {
     let mut command = Command::new(ZARRFS);
@@ -400,14 +406,15 @@ fn retries_and_timeout_are_those_configured() {
         sha256(&array.flat)
     );
     server.set("a/0", Fault::Stall);
-    let impatient = mount(&url, &["--retries", "0", "--timeout", "500ms"]);
+    let impatient = patience::mount(&url, &["--retries", "0", "--timeout", "500ms"]);
+    let path = impatient.join("a/data.raw");
+    wait_for("a lookup that succeeds in time", || path.exists());
     let begun = Instant::now();
-    assert_eq!(errno(digest(&impatient.join("a/data.raw"))), "EIO");
-    assert!(
-        (100..5000).contains(&begun.elapsed().as_millis()),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert_eq!(errno(digest(&path)), "EIO");
+    assert!(begun.elapsed() >= Duration::from_millis(100));
+    // the message has the time that the request has waited
+    let stats = impatient.stats();
+    assert!(stats.contains("no data for 0."), "{stats}");
 }
 
 /// By default `.zmetadata` is used only for stores that cannot list keys. The option requires or
@@ -462,7 +469,7 @@ fn mistakes_are_reported_in_one_line() {
         ("gopher://host/x", vec![], 2),
         ("s3://", vec![], 2),
         ("http://", vec![], 2),
-        ("http://127.0.0.1:1/x.zarr", vec!["--retries", "0"], 1),
+        (CLOSED, vec!["--retries", "0"], 1),
         // a web server cannot tell whether a path without any document is a store
         (&format!("{url}nothing.zarr"), vec![], 4),
         (&format!("{url}nothing.zip"), vec![], 3),
@@ -533,29 +540,24 @@ fn requests_are_repeated_until_the_timeout() {
         digest(&patient.join("a/data.raw")).unwrap().1,
         sha256(&array.flat)
     );
-    let impatient = mount(&server.url(""), &["--timeout", "2s"]);
-    assert!(impatient.join("a/data.raw").exists());
+    let impatient = patience::mount(&server.url(""), &["--timeout", "2s"]);
+    let path = impatient.join("a/data.raw");
+    wait_for("a lookup that succeeds in time", || path.exists());
     server.set("a/0", Fault::Status(503));
     let begun = Instant::now();
-    assert_eq!(errno(digest(&impatient.join("a/data.raw"))), "EIO");
+    assert_eq!(errno(digest(&path)), "EIO");
+    // the default timeout is 30 s
     assert!(
-        (1000..6000).contains(&begun.elapsed().as_millis()),
+        (1000..25_000).contains(&begun.elapsed().as_millis()),
         "{:?}",
         begun.elapsed()
     );
-}
-
-/// Returns a URL at whose port no program listens.
-fn url_of_closed_port() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("http://{}/x.zarr", listener.local_addr().unwrap())
 }
 
 /// "A command fails at once": no program listens at the port, and the person who waits has made a
 /// typing error or not started the server.
 #[test]
 fn a_refused_connection_ends_a_command_at_once() {
-    let url = url_of_closed_port();
     let verbs: [&[&str]; 6] = [
         &["info"],
         &["ls"],
@@ -565,11 +567,11 @@ fn a_refused_connection_ends_a_command_at_once() {
         &["consolidate"],
     ];
     for verb in verbs {
-        let begun = Instant::now();
-        let mut command = with_timeout(60, ZARRFS);
+        // a command that tries again until its timeout is killed, and says nothing
+        let mut command = with_timeout(120, ZARRFS);
         let output = command
             .args(verb)
-            .args(["--timeout", "50s", &url])
+            .args(["--timeout", "10m", CLOSED])
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -580,7 +582,6 @@ fn a_refused_connection_ends_a_command_at_once() {
                 && said.contains("; check the host and the port of the URL"),
             "{verb:?}: {said}"
         );
-        assert!(begun.elapsed() < Duration::from_secs(20), "{verb:?}");
         assert_eq!(output.status.code(), Some(1), "{verb:?}");
     }
 }
@@ -589,25 +590,33 @@ fn a_refused_connection_ends_a_command_at_once() {
 #[test]
 fn a_server_that_cannot_be_reached_is_reported_before_the_timeout() {
     let directory = tempfile::tempdir().unwrap();
-    let mut command = with_timeout(60, ZARRFS);
-    command.args(["mount", "--foreground", "--timeout", "3s"]);
-    command.arg(url_of_closed_port()).arg(directory.path());
-    let begun = Instant::now();
-    let mut child = command
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let start = |timeout: &str| {
+        let mut command = with_timeout(120, ZARRFS);
+        command.args(["mount", "--foreground", "--timeout", timeout, CLOSED]);
+        let mut child = command
+            .arg(directory.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        (child, lines)
+    };
+    let (mut patient, mut lines) = start("10m");
     let said = lines.next().unwrap().unwrap();
+    let tries_again = patient.try_wait().unwrap().is_none();
+    kill_process(Pid::from_child(&patient), Signal::TERM).unwrap();
+    patient.wait().unwrap();
     assert!(
         said.starts_with("zarrfs: warn: ")
             && said.contains("refused")
             && said.contains("trying again"),
         "{said}"
     );
-    assert!(child.try_wait().unwrap().is_none(), "it tries again");
-    let said = lines.next().unwrap().unwrap();
+    assert!(tries_again);
+    let begun = Instant::now();
+    let (mut impatient, lines) = start("3s");
+    let said = lines.last().unwrap().unwrap();
     assert!(
         said.starts_with("error: ") && said.contains("refused"),
         "{said}"
@@ -617,7 +626,7 @@ fn a_server_that_cannot_be_reached_is_reported_before_the_timeout() {
         "{:?}",
         begun.elapsed()
     );
-    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(impatient.wait().unwrap().code(), Some(1));
 }
 
 #[test]
@@ -658,7 +667,8 @@ fn statistics_and_a_clean_unmount_take_no_requests() {
             ["stats", mount.path().to_str().unwrap()],
             ["umount", mount.path().to_str().unwrap()],
         ] {
-            let output = with_timeout(60, ZARRFS).args(args).output().unwrap();
+            let output =
+                support::answered(|| with_timeout(60, ZARRFS).args(args).output().unwrap());
             assert!(output.status.success(), "{output:?}");
         }
         let made: Vec<_> = server
@@ -675,7 +685,7 @@ fn statistics_and_a_clean_unmount_take_no_requests() {
 /// Runs `info` on a store without the credentials and proxies of this machine, and returns its only
 /// line of errors.
 fn error_of(url: &str, args: &[&str], environment: &[(&str, &str)]) -> String {
-    let mut command = with_timeout(50, ZARRFS);
+    let mut command = with_timeout(300, ZARRFS);
     for (name, _) in std::env::vars() {
         let prefixes = ["AWS_", "AZURE_", "GOOGLE_", "SSL_CERT_"];
         if prefixes.iter().any(|prefix| name.starts_with(prefix))
@@ -685,7 +695,7 @@ fn error_of(url: &str, args: &[&str], environment: &[(&str, &str)]) -> String {
         }
     }
     command
-        .args(["info", "--timeout", "5m"])
+        .args(["info", "--timeout", "1h"])
         .args(args)
         .arg(url);
     let output = command
@@ -705,8 +715,8 @@ fn error_of(url: &str, args: &[&str], environment: &[(&str, &str)]) -> String {
     said
 }
 
-/// "Permanent failures are reported at once": with a timeout of minutes, a single retry would be
-/// noticed.
+/// "Permanent failures are reported at once": a command that waits for its timeout of an hour is
+/// killed.
 #[test]
 fn what_no_retry_can_mend_is_one_line_at_once() {
     let Some(python) = support::env_path("ZARRFS_TEST_SERVERS") else {
@@ -786,7 +796,7 @@ fn what_no_retry_can_mend_is_one_line_at_once() {
         let said = error_of(&url("right"), &[], &[("SSL_CERT_DIR", directory)]);
         assert!(said.contains(told) && !said.contains("attempts"), "{said}");
     }
-    let mut right = with_timeout(50, ZARRFS);
+    let mut right = with_timeout(300, ZARRFS);
     let said = right
         .args(["info", &url("right")])
         .env("SSL_CERT_FILE", issuer)

@@ -327,7 +327,7 @@ fn targets_in_the_mount_itself_are_refused() {
             .success()
     );
     let read = |name: &str| {
-        with_timeout(20, "cat")
+        with_timeout(300, "cat")
             .arg(mountpoint.join(name))
             .output()
             .unwrap()

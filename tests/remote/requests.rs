@@ -790,14 +790,7 @@ fn a_store_whose_arrays_cannot_be_listed_is_reported_as_incomplete() {
                 output.status.success() && output.stderr.is_empty() == is_known,
                 "{url}: {output:?}"
             );
-            assert!(
-                with_timeout(60, ZARRFS)
-                    .arg("umount")
-                    .arg(mountpoint.path())
-                    .status()
-                    .unwrap()
-                    .success()
-            );
+            assert!(support::unmount(mountpoint.path()).status.success());
         }
     }
 }

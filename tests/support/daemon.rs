@@ -1,7 +1,7 @@
 //! A mount whose daemon is a child process of the test, so that it can be killed, traced and waited
 //! for. A test that fails or hangs leaves neither daemon nor mount behind.
 
-use super::{ZARRFS, zarrfs};
+use super::{ZARRFS, unmount, zarrfs};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -127,7 +127,7 @@ impl Daemon {
 
     /// Unmounts as a user does. Returns the daemon's exit status.
     pub fn unmount(mut self) -> ExitStatus {
-        let output = zarrfs(&["umount", self.path().to_str().unwrap()]);
+        let output = unmount(self.path());
         assert!(
             output.status.success(),
             "{}",

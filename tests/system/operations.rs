@@ -7,7 +7,7 @@ use crate::support;
 use crate::support::array::{TestArray, pattern};
 use crate::support::faulty_server::{Fault, FaultyServer};
 use crate::support::{
-    Mount, ZARRFS, is_installed, is_mounted, test_data, wait_for, with_timeout, zarrfs,
+    Mount, ZARRFS, answered, is_installed, is_mounted, test_data, wait_for, with_timeout, zarrfs,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -136,7 +136,7 @@ fn ls_with_json_has_an_entry_for_a_directory_that_cannot_be_listed() {
     )
     .unwrap();
     // root can list every directory, unless it drops these capabilities
-    let mut command = with_timeout(60, if is_root { "setpriv" } else { ZARRFS });
+    let mut command = with_timeout(300, if is_root { "setpriv" } else { ZARRFS });
     if is_root {
         command.args(["--bounding-set", "-dac_override,-dac_read_search", ZARRFS]);
     }
@@ -188,11 +188,13 @@ fn mount_bucket(server: &FaultyServer, args: &[&str]) -> Mount {
 
 fn umount(path: &Path) -> (Output, Duration) {
     let begun = Instant::now();
-    let output = with_timeout(60, ZARRFS)
-        .arg("umount")
-        .arg(path)
-        .output()
-        .unwrap();
+    let output = answered(|| {
+        with_timeout(180, ZARRFS)
+            .arg("umount")
+            .arg(path)
+            .output()
+            .unwrap()
+    });
     (output, begun.elapsed())
 }
 
@@ -200,9 +202,9 @@ fn umount(path: &Path) -> (Output, Duration) {
 /// the mount stays.
 #[test]
 fn an_unmount_during_an_outage_ends_and_names_the_data_that_is_not_stored() {
-    // more chunks than are stored at a time, so that an attempt for each would take several
+    // many more chunks than are stored at a time, so that an attempt for each would take many
     // timeouts
-    const CHUNKS: usize = 200;
+    const CHUNKS: usize = 500;
     let (folder, server) = bucket(CHUNKS * 100, 100);
     let log = folder.path().join("log");
     let mount = mount_bucket(
@@ -212,11 +214,25 @@ fn an_unmount_during_an_outage_ends_and_names_the_data_that_is_not_stored() {
     let new = pattern(9, CHUNKS * 100);
     let file = support::open_for_writing(&mount.join("a/data.raw"));
     std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
+    let earlier = fs::read_to_string(&log).unwrap().len();
+    let lines = || {
+        let log = fs::read_to_string(&log).unwrap().split_off(earlier);
+        let is_of_outage = |line: &&str| {
+            line.contains("WARN") && (line.contains("fails for") || line.contains("answers again"))
+        };
+        let lines = log.lines().filter(is_of_outage);
+        lines.map(str::to_string).collect::<Vec<_>>()
+    };
     server.set_all(Fault::Status(503));
     // close the file before a program starts that may inherit it for a moment, since closing that
     // copy would store the chunks
     let closing = std::thread::spawn(move || support::close(file));
-    std::thread::sleep(Duration::from_millis(200));
+    wait_for("the file to be closed", || {
+        let requests = server.requests();
+        requests
+            .iter()
+            .any(|r| r.method == "PUT" && r.path.starts_with("/bucket/a/"))
+    });
     for _ in 0..2 {
         let (output, took) = umount(mount.path());
         let said = support::failure(&output).1;
@@ -228,12 +244,20 @@ fn an_unmount_during_an_outage_ends_and_names_the_data_that_is_not_stored() {
         );
         // the last attempt may have ended before the server answered
         assert!(said.contains("503") || said.contains("no data"), "{said}");
-        // trying every chunk in turn takes 16 s on an idle machine
-        assert!((2..13).contains(&took.as_secs()), "{took:?}");
+        // trying every chunk in turn would take 40 s on an idle machine
+        assert!((2..30).contains(&took.as_secs()), "{took:?}");
         assert!(is_mounted(mount.path()));
     }
     assert_eq!(mount.counter("dirty_chunks"), CHUNKS as u64);
     assert_eq!(mount.counter("dirty_bytes"), CHUNKS as u64 * 100);
+    let said = lines();
+    assert!(
+        said.len() == 1
+            && ["fails for", "503 ×", "--timeout"]
+                .iter()
+                .all(|words| said[0].contains(*words)),
+        "{said:?}"
+    );
     server.heal();
     assert!(closing.join().unwrap().is_err());
     let (output, _) = umount(mount.path());
@@ -243,25 +267,15 @@ fn an_unmount_during_an_outage_ends_and_names_the_data_that_is_not_stored() {
         let stored = fs::read(folder.path().join(format!("bucket/a/{chunk}"))).unwrap();
         assert_eq!(stored, new[chunk * 100..][..100], "{chunk}");
     }
-    let log = fs::read_to_string(log).unwrap();
-    let lines = |words: &str| {
-        log.lines()
-            .filter(|line| line.contains("WARN") && line.contains(words))
-            .count()
+    // a busy machine may add outages of its own
+    let said = lines();
+    let is_outage = |pair: &[String]| match pair {
+        [first, last] => first.contains("fails for") && last.contains("answers again"),
+        _ => false,
     };
-    assert_eq!(
-        (lines("fails for"), lines("answers again")),
-        (1, 1),
-        "{log}"
-    );
-    let first = log.lines().find(|line| line.contains("fails for")).unwrap();
-    let last = log
-        .lines()
-        .find(|line| line.contains("answers again"))
-        .unwrap();
     assert!(
-        first.contains("503 ×") && first.contains("--timeout") && last.contains("503 ×"),
-        "{first}\n{last}"
+        said.len() > 1 && said.chunks(2).all(is_outage) && said[1].contains("503 ×"),
+        "{said:?}"
     );
 }
 
@@ -292,7 +306,8 @@ fn an_unmount_retries_until_the_server_grants_permission() {
 #[test]
 fn an_unmount_after_an_outage_stores_everything() {
     let (folder, server) = bucket(5000, 1000);
-    let mount = mount_bucket(&server, &["--timeout", "1s"]);
+    // the close gives up after the retries, and not after a time in which the mount must answer
+    let mount = mount_bucket(&server, &["--timeout", "1m", "--retries", "2"]);
     let new = pattern(3, 5000);
     let file = support::open_for_writing(&mount.join("a/data.raw"));
     std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
@@ -312,21 +327,27 @@ fn an_unmount_after_an_outage_stores_everything() {
 /// "`df`, `stat` of the mountpoint, `zarrfs stats` and scraping do not count as use."
 #[test]
 fn statistics_and_checks_of_health_do_not_keep_an_idle_mount() {
-    let watched = |check: &dyn Fn(&Path)| {
+    // returns whether the mount stays for `limit`, and the longest time without a check
+    let watched = |limit: Duration, check: &dyn Fn(&Path)| {
+        let mut checked = Instant::now();
+        let mut longest = Duration::ZERO;
         let mount = Mount::new(
             &test_data("sample.zarr"),
             &["--read-only", "--idle-timeout", "4s", "--listen", "0"],
         );
         let begun = Instant::now();
-        while is_mounted(mount.path()) && begun.elapsed() < Duration::from_secs(14) {
+        while is_mounted(mount.path()) && begun.elapsed() < limit {
+            let now = Instant::now();
             check(mount.path());
+            longest = longest.max(checked.elapsed());
+            checked = now;
             std::thread::sleep(Duration::from_millis(50));
         }
         let stays = is_mounted(mount.path());
         if !stays {
             mount.assume_unmounted();
         }
-        stays
+        (stays, longest.max(checked.elapsed()))
     };
     let statistics = |mountpoint: &Path| {
         let path = mountpoint.to_str().unwrap();
@@ -342,9 +363,16 @@ fn statistics_and_checks_of_health_do_not_keep_an_idle_mount() {
         zarrfs(&["stats", path]);
         zarrfs(&["stats", "--prometheus", path]);
     };
-    assert!(!watched(&statistics));
-    assert!(
-        watched(&|mountpoint| drop(fs::read_dir(mountpoint).map(|names| names.count()))),
-        "a listing is use"
-    );
+    assert!(!watched(Duration::from_secs(120), &statistics).0);
+    let listing = |mountpoint: &Path| drop(fs::read_dir(mountpoint).map(|names| names.count()));
+    let is_kept = (0..5).any(|_| {
+        let (stays, longest) = watched(Duration::from_secs(14), &listing);
+        // a busy machine may have left the mount unused
+        assert!(
+            stays || longest >= Duration::from_secs(4),
+            "a listing is use"
+        );
+        stays
+    });
+    assert!(is_kept);
 }

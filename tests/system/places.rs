@@ -18,7 +18,7 @@ const MOUNT: &str = r#"
         unmount_here
     }
     with_killed_caller() {
-        (mount_here; : >seen; exec sleep 100 >/dev/null 2>&1) &
+        (mount_here; : >seen; exec sleep 600 >/dev/null 2>&1) &
         wait_for '[ -e seen ]'
         disown $!
         kill -9 $!
@@ -46,7 +46,7 @@ const INHERITED: &str = r#"
 const RUN: &str = r#"
     with_mount() { $RUN sample.zarr -- sh -c "M=\$ZARRFS_MOUNT; $1"; }
     with_killed_caller() {
-        $RUN sample.zarr -- sh -c ': >seen; exec sleep 100 >/dev/null 2>&1' &
+        $RUN sample.zarr -- sh -c ': >seen; exec sleep 600 >/dev/null 2>&1' &
         wait_for '[ -e seen ]'
         disown $!
         kill -9 $!
@@ -63,7 +63,7 @@ const STEPS: &str = r#"
     code with_mount '
         trap "" TERM
         kill -9 $(sed -n "s/.*\"pid\": *\([0-9]*\).*/\1/p" "$M/.zarrfs/stats.json")
-        for _ in $(seq 100); do
+        for _ in $(seq 1000); do
             if ! cat "$M/lat/data.raw" >/dev/null 2>&1; then echo "reading fails"; break; fi
             sleep 0.1
         done' 2>said

@@ -18,14 +18,14 @@ pub enum User {
 const USERS: [User; 2] = [User::Root, User::Nobody];
 
 /// Functions of the scripts. `run` runs the verb as the user, as `$RUN` does in the background, and
-/// `left` prints what is left after 20 s: processes, directories or mounts.
+/// `left` prints what is left after some minutes: processes, directories or mounts.
 const FUNCTIONS: &str = r#"
     exec 2>&1
     RUN="$AS $D/zarrfs run"
     zarrfs() { $AS "$D/zarrfs" "$@"; }
     run() { $RUN "$@"; }
     code() { local code=0; "$@" || code=$?; echo "code $code"; }
-    wait_for() { for _ in $(seq 400); do eval "$1" && return; sleep 0.05; done; echo "in vain: $1"; }
+    wait_for() { for _ in $(seq 4000); do eval "$1" && return; sleep 0.05; done; echo "in vain: $1"; }
     left() {
         wait_for '[ -z "$(remains)" ]'
         remains
@@ -71,7 +71,7 @@ pub fn output_of(user: User, script: &str) -> Option<String> {
         helper=$(command -v fusermount3) && mount --bind /dev/null "$helper"
         export TMPDIR=$D/tmp
     "#;
-    let output = with_timeout(120, "unshare")
+    let output = with_timeout(600, "unshare")
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
         .args(["bash", "-euc"])
         .arg(format!("{setup}\n{FUNCTIONS}\n{script}"))
@@ -319,7 +319,7 @@ fn killed_processes_leave_nothing() {
             cat "$ZARRFS_MOUNT/.zarrfs/stats.json" >stats
             echo $$ >pid
             : >seen
-            exec sleep 100
+            exec sleep 600
 END
         start() {
             rm -f seen
@@ -341,7 +341,7 @@ END
         two_bytes
 
         # the command has started others
-        $RUN sample.zarr -- sh -c 'sleep 100 & setsid sleep 100 & (cd {}; : >"$0/seen2"; sleep 100); true' "$D" 2>said &
+        $RUN sample.zarr -- sh -c 'sleep 600 & setsid sleep 600 & (cd {}; : >"$0/seen2"; sleep 600); true' "$D" 2>said &
         wait_for '[ -e seen2 ]'
         disown $!
         kill -9 $!

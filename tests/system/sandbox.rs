@@ -4,7 +4,7 @@
 use crate::support;
 use crate::support::array::{TestArray, zlib};
 use crate::support::faulty_server::FaultyServer;
-use crate::support::{Mount, ZARRFS, announce, wait_for, zarrfs};
+use crate::support::{Mount, ZARRFS, announce, answered, wait_for, zarrfs};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
@@ -192,7 +192,8 @@ fn statistics_say_what_the_sandbox_is() {
     let store = site.path("s.zarr");
     let mount = Mount::new(Path::new(&store), &["--sandbox", "off"]);
     assert_eq!(line(&mount.stats(), "sandbox"), "off: --sandbox off");
-    let printed = zarrfs(&["stats", mount.path().to_str().unwrap()]).stdout;
+    let asked = answered(|| zarrfs(&["stats", mount.path().to_str().unwrap()]));
+    let printed = asked.stdout;
     assert!(
         String::from_utf8(printed)
             .unwrap()

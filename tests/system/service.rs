@@ -153,7 +153,7 @@ fn the_service_is_hardened() {
     fs::write(&path, unit.replace("/usr/bin/zarrfs", ZARRFS)).unwrap();
     let path = path.to_str().unwrap();
     let analyzed = |args: &[&str]| {
-        with_timeout(60, "systemd-analyze")
+        with_timeout(300, "systemd-analyze")
             .args(args)
             .arg(path)
             .output()
@@ -193,13 +193,17 @@ for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/systemd /sys/fs/cgroup/unified; d
 done
 export XDG_RUNTIME_DIR=/run/user
 $MANAGER --user --log-target=console >"$HOME/log" 2>&1 &
-for _ in $(seq 100); do [ -S /run/user/systemd/private ] && break; sleep 0.1; done
+for _ in $(seq 600); do
+    [ -S /run/user/systemd/private ] && break
+    kill -0 $! 2>/dev/null || break
+    sleep 0.1
+done
 if [ -S /run/user/systemd/private ]; then
-    timeout 30 systemctl --user start zarrfs@test
-    timeout 10 cat "$HOME/mnt/lat/data.raw" | od -An -tf4 -N 4
-    timeout 30 systemctl --user stop zarrfs@test
+    timeout 120 systemctl --user start zarrfs@test
+    timeout 60 cat "$HOME/mnt/lat/data.raw" | od -An -tf4 -N 4
+    timeout 120 systemctl --user stop zarrfs@test
     [ -e "$HOME/mnt" ] && echo left || echo gone
-    timeout 10 systemctl --user exit
+    timeout 60 systemctl --user exit
 else
     echo none
 fi
@@ -247,7 +251,7 @@ fn run_service(more: &str) -> Option<String> {
     let settings = format!("STORE={text}/sample.zarr\nMOUNTPOINT={text}/mnt\nOPTIONS=ro\n");
     fs::write(home.path().join("test.conf"), settings).unwrap();
     let name = format!("zarrfs-test-{}", std::process::id());
-    let mut command = with_timeout(100, "unshare");
+    let mut command = with_timeout(600, "unshare");
     command.args(["--mount", "--propagation", "slave", "bash", "-c", RUN]);
     command
         .env("HOME", text)

@@ -149,7 +149,7 @@ fn pjdfstest_passes_but_for_what_a_store_cannot_hold() {
     fs::create_dir(&place).unwrap();
     let output = Command::new("timeout")
         .args([
-            "300".as_ref(),
+            "800".as_ref(),
             program.as_os_str(),
             "-c".as_ref(),
             configuration.as_os_str(),

@@ -107,7 +107,7 @@ fn write_concurrently(options: &[&str], mounts: usize) {
         // stores what the map has written
         assert!(fs::read(daemon.path().join(".zarrfs/sync")).is_ok());
     }
-    let deadline = Instant::now() + Duration::from_secs(if reads { 0 } else { 10 });
+    let deadline = Instant::now() + Duration::from_secs(if reads { 0 } else { 60 });
     for daemon in daemons {
         let mount = daemon.path();
         while fs::read(mount.join("data.raw")).unwrap() != array.flat {

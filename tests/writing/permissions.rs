@@ -506,7 +506,7 @@ fn counters_are_shown_where_the_path_of_the_mount_leads_through_a_private_direct
     );
     let said =
         ["", "a"].map(|below| as_nobody_in(&mountpoint.join(below), ZARRFS, &["stats", "."]));
-    assert!(zarrfs(&["umount", path]).status.success());
+    assert!(support::unmount(path).status.success());
     for (done, text) in said.into_iter().flatten() {
         assert!(done && text.contains("problems shown to"), "{text}");
     }

@@ -16,10 +16,23 @@ fn key(path: &str) -> Key {
     Key::normalize(path).unwrap()
 }
 
-/// Returns options with short timeouts.
+/// Maximum time of work on a busy machine. Only what hangs takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until `done` returns true.
+#[track_caller]
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Returns options with few retries, and a timeout that only a silent server reaches.
 fn quick() -> ObjectOptions {
     ObjectOptions {
-        timeout: Duration::from_secs(3),
+        timeout: Duration::from_secs(15),
         retries: 3,
         ..ObjectOptions::default()
     }

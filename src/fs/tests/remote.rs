@@ -528,7 +528,7 @@ fn the_end_of_the_process_gives_up_where_bytes_are_sent_in_vain() {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(25) {
+            while !is_over.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(100) {
                 m.fs.stats.bytes_sent.add(1);
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -538,7 +538,7 @@ fn the_end_of_the_process_gives_up_where_bytes_are_sent_in_vain() {
         assert!(e.to_string().contains("a (1 chunk, 8 bytes)"), "{e}");
     });
     assert!(
-        begun.elapsed() < Duration::from_secs(20),
+        begun.elapsed() < Duration::from_secs(60),
         "{:?}",
         begun.elapsed()
     );

@@ -195,6 +195,7 @@ fn a_listing_with_views_asks_for_the_documents_together() {
             .unwrap();
         (0..ARRAYS).for_each(|i| remote.below.insert(&format!("a{i}/{name}"), text.clone()));
     }
+    remote.gather_where(5, |key| key.depth() == 2 && key.name() == ".zarray");
     let bucket = Arc::new(SimulatedBucket {
         below: remote.clone(),
     });

@@ -59,9 +59,30 @@ fn run<T>(work: impl Future<Output = T>) -> T {
         .block_on(work)
 }
 
+/// Repeats `round`, which returns what is wrong, until nothing is. Only a round that takes `slow`
+/// or longer may fail: the machine was too busy for the times on which the round depends.
+#[track_caller]
+fn assert_right(slow: Duration, round: impl Fn() -> std::result::Result<(), String>) {
+    let mut wrong = String::new();
+    for _ in 0..20 {
+        let begin = Instant::now();
+        match round() {
+            Ok(()) => return,
+            Err(e) => wrong = e,
+        }
+        assert!(begin.elapsed() >= slow, "{wrong}");
+    }
+    panic!("again and again: {wrong}");
+}
+
 /// "repeated until --timeout": also a request that began during an outage, if the server is back.
 #[test]
 fn a_request_of_an_outage_is_repeated_when_another_one_was_answered() {
+    assert_right(Duration::from_millis(3500), repeat_during_an_outage);
+}
+
+/// Sends a request that fails, while another one is answered. This takes less than three seconds.
+fn repeat_during_an_outage() -> std::result::Result<(), String> {
     let (is_back, slow): (Arc<AtomicBool>, _) = (Arc::default(), AtomicU32::new(0));
     let back = is_back.clone();
     let server = failing_while(Arc::new(move |request| {
@@ -79,7 +100,13 @@ fn a_request_of_an_outage_is_repeated_when_another_one_was_answered() {
     let (transport, _) = transport("127.0.0.1", 6, 2);
     let url = |name: &str| format!("{}/{name}", server.url);
     run(async {
-        assert!(send(&transport, Method::GET, url("bad")).await.is_err());
+        // a probe is short after a server that took a tenth of a second to fail
+        let mut is_quick = false;
+        while !is_quick {
+            let begin = Instant::now();
+            assert!(send(&transport, Method::GET, url("bad")).await.is_err());
+            is_quick = begin.elapsed() < Duration::from_millis(100);
+        }
         // it waits longer for an answer than a request that only reads
         let slow = send(&transport, Method::POST, url("slow"));
         let other = async {
@@ -88,13 +115,23 @@ fn a_request_of_an_outage_is_repeated_when_another_one_was_answered() {
             answer
         };
         let (slow, other) = tokio::join!(slow, other);
-        assert_eq!((other.unwrap().0, slow.unwrap().1), (b"right".to_vec(), 2));
-    });
+        let found = (other?.0, slow?.1);
+        if found == (b"right".to_vec(), 2) {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })
 }
 
 /// "An outage takes --timeout once", also of a server that is silent.
 #[test]
 fn a_silent_server_is_waited_for_once() {
+    assert_right(Duration::from_millis(4400), ask_a_silent_server);
+}
+
+/// Sends requests to a silent server, which take four seconds together.
+fn ask_a_silent_server() -> std::result::Result<(), String> {
     let is_back = Arc::new(AtomicBool::new(false));
     let back = is_back.clone();
     let server = Server::new(move |_, _| {
@@ -114,7 +151,9 @@ fn a_silent_server_is_waited_for_once() {
         assert!(send(&transport, Method::GET, url(0)).await.is_err());
         // "if the server was silent, later requests within a second get half a second"
         let e = send(&transport, Method::GET, url(1)).await.unwrap_err();
-        assert!(e.contains("no data for 0.5 s"), "{e}");
+        if !e.contains("no data for 0.5 s") {
+            return Err(e);
+        }
         let before = sent();
         let all = (0..20).map(|name| send(&transport, Method::GET, url(name)));
         assert!(
@@ -123,18 +162,16 @@ fn a_silent_server_is_waited_for_once() {
                 .iter()
                 .all(|outcome| outcome.is_err())
         );
-        assert!(
-            (1..=3).contains(&(sent() - before)),
-            "{} requests at the same time",
-            sent() - before
-        );
+        let together = sent() - before;
+        if !(1..=3).contains(&together) {
+            return Err(format!("{together} requests at the same time"));
+        }
         // a server that is back is used at once
         is_back.store(true, Ordering::SeqCst);
-        assert_eq!(
-            send(&transport, Method::GET, url(2)).await.unwrap().0,
-            b"right"
-        );
-    });
+        let (body, _) = send(&transport, Method::GET, url(2)).await?;
+        assert_eq!(body, b"right");
+        Ok(())
+    })
 }
 
 /// Waits for all futures at the same time.
@@ -218,5 +255,7 @@ fn a_metadata_service_that_is_silent_is_not_asked_again_at_once() {
     for _ in 0..5 {
         assert!(ask().unwrap().is_err());
     }
+    // the client has not waited for the server to read it
+    wait_until("the request", || !server.requests().is_empty());
     assert_eq!(server.requests().len(), 1);
 }

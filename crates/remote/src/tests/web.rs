@@ -3,25 +3,73 @@
 use super::*;
 use crate::transport::{ServerRequest, Transport};
 use reqwest::Method;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Condvar;
 use zarrfs_store::EntryKind;
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
+/// Maximum time that an answer waits for other requests, so that a program that sends fewer fails
+/// its test. It is less than the client waits for an answer: see [`patient`].
+const GATHER_LIMIT: Duration = Duration::from_secs(15);
+
 /// Counts the requests that a server answers at a time.
-#[derive(Default)]
 struct InFlight {
-    now: AtomicUsize,
-    most: AtomicUsize,
+    /// Protects the counts.
+    counts: Mutex<Counts>,
+    changed: Condvar,
+}
+
+struct Counts {
+    now: usize,
+    most: usize,
+    /// Number of requests that must be in flight before the first one is answered.
+    wanted: usize,
 }
 
 impl InFlight {
+    /// Answers no request before `wanted` are in flight, however busy the machine is.
+    fn gathering(wanted: usize) -> Arc<Self> {
+        let counts = Counts {
+            now: 0,
+            most: 0,
+            wanted,
+        };
+        Arc::new(InFlight {
+            counts: Mutex::new(counts),
+            changed: Condvar::new(),
+        })
+    }
+
     /// Spends the time that an answer takes.
     fn take(&self, time: Duration) {
-        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(now, Ordering::SeqCst);
+        let mut counts = self.counts.lock().unwrap();
+        counts.now += 1;
+        counts.most = counts.most.max(counts.now);
+        self.changed.notify_all();
+        let is_short = |counts: &mut Counts| counts.most < counts.wanted;
+        let (mut counts, limit) = self
+            .changed
+            .wait_timeout_while(counts, GATHER_LIMIT, is_short)
+            .unwrap();
+        if limit.timed_out() {
+            counts.wanted = 0;
+        }
+        drop(counts);
         std::thread::sleep(time);
-        self.now.fetch_sub(1, Ordering::SeqCst);
+        self.counts.lock().unwrap().now -= 1;
+    }
+
+    /// Returns the maximum number of requests that were in flight at the same time.
+    fn most(&self) -> usize {
+        self.counts.lock().unwrap().most
+    }
+}
+
+/// Returns options with which an attempt waits 20 seconds for an answer.
+fn patient() -> ObjectOptions {
+    ObjectOptions {
+        timeout: Duration::from_secs(60),
+        ..quick()
     }
 }
 
@@ -310,7 +358,7 @@ fn no_secret_of_a_request_goes_to_another_origin() {
     let transport = Transport::new(
         vec!["127.0.0.1".into()],
         HeaderMap::new(),
-        Duration::from_secs(3),
+        quick().timeout,
         0,
         Arc::default(),
     )
@@ -371,7 +419,7 @@ fn an_invalid_header_is_refused_without_showing_its_value() {
 
 #[test]
 fn stat_many_sends_concurrent_requests_and_keeps_their_order() {
-    let in_flight = Arc::new(InFlight::default());
+    let in_flight = InFlight::gathering(4);
     let of_server = in_flight.clone();
     let server = Server::new(move |request, _| {
         let number: usize = request.target.rsplit('/').next().unwrap().parse().unwrap();
@@ -383,7 +431,7 @@ fn stat_many_sends_concurrent_requests_and_keeps_their_order() {
             reply(200, &[("etag", "\"e\"")], &vec![0; number])
         }
     });
-    let (store, stats) = open(&server.url, &quick());
+    let (store, stats) = open(&server.url, &patient());
     let mut sizes = Vec::new();
     store.stat_many(&mut (0..200).map(|n| key(&n.to_string())), &mut |stat| {
         sizes.push(stat.unwrap().map(|stat| stat.size as usize));
@@ -391,7 +439,7 @@ fn stat_many_sends_concurrent_requests_and_keeps_their_order() {
     });
     let expected: Vec<_> = (0..200).map(|n| (n % 3 != 0).then_some(n)).collect();
     assert_eq!(sizes, expected);
-    let most = in_flight.most.load(Ordering::SeqCst);
+    let most = in_flight.most();
     assert!(most >= 4, "{most} requests at once");
     assert_eq!(stats.requests.get(), 200);
     let mut answers = 0;
@@ -404,43 +452,41 @@ fn stat_many_sends_concurrent_requests_and_keeps_their_order() {
 
 #[test]
 fn many_threads_can_wait_together() {
-    let in_flight = Arc::new(InFlight::default());
+    let in_flight = InFlight::gathering(8);
     let of_server = in_flight.clone();
     let server = Server::new(move |_, _| {
-        of_server.take(Duration::from_millis(200));
+        of_server.take(Duration::ZERO);
         reply(200, &[], b"1")
     });
-    let (store, _) = open(&server.url, &quick());
+    let (store, _) = open(&server.url, &patient());
     std::thread::scope(|scope| {
         for n in 0..40 {
             let store = &store;
             scope.spawn(move || assert_eq!(get(store, &n.to_string()).unwrap().unwrap(), b"1"));
         }
     });
-    let most = in_flight.most.load(Ordering::SeqCst);
+    let most = in_flight.most();
     assert!(most >= 8, "{most} requests at once");
 }
 
 #[test]
 fn a_server_that_closes_connections_gets_few_requests_at_a_time() {
-    let under_way = Arc::new(AtomicUsize::new(0));
-    let most = Arc::new(AtomicUsize::new(0));
-    let now = under_way.clone();
-    let highest = most.clone();
-    let server = Server::new(move |_, _| {
-        highest.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(5));
-        now.fetch_sub(1, Ordering::SeqCst);
+    let in_flight = InFlight::gathering(2);
+    let of_server = in_flight.clone();
+    let server = Server::new(move |request, _| {
+        if !request.target.ends_with("/first") {
+            of_server.take(Duration::from_millis(5));
+        }
         reply(200, &[("connection", "close")], b"1").then(After::Close)
     });
-    let (store, _) = open(&server.url, &quick());
+    let (store, _) = open(&server.url, &patient());
     get(&store, "first").unwrap();
     let mut answers = 0;
     store.stat_many(&mut (0..100).map(|n| key(&n.to_string())), &mut |stat| {
         answers += usize::from(stat.unwrap().is_some());
         true
     });
-    let most = most.load(Ordering::SeqCst);
+    let most = in_flight.most();
     assert!(
         answers == 100 && (2..=6).contains(&most),
         "{answers} answers, {most} at once"

@@ -4,6 +4,7 @@ use crate::{FirstNames, MemoryStore, ValuePage, ValuePages, delegate_store};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::Instant;
 use zarrfs_base::error::Error;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(3600));
@@ -214,11 +215,8 @@ fn own_changes_are_visible_immediately() {
 #[test]
 fn names_of_a_listing_need_no_requests() {
     let keys: Vec<String> = (0..3000).map(|i| format!("a/{i}")).collect();
-    let c = case(
-        &keys.iter().map(String::as_str).collect::<Vec<_>>(),
-        Some(Duration::from_millis(1)),
-    );
-    let many = |keys: &[String]| {
+    let expected: Vec<_> = keys.iter().map(|k| Some(k.len() as u64)).collect();
+    let many = |c: &Case| {
         let mut sizes = Vec::new();
         c.store
             .stat_many(&mut keys.iter().map(|k| key(k)), &mut |stat| {
@@ -227,14 +225,24 @@ fn names_of_a_listing_need_no_requests() {
             });
         sizes
     };
-    let names = c.names("a");
-    assert_eq!(names.len(), 3000);
-    let expected: Vec<_> = keys.iter().map(|k| Some(k.len() as u64)).collect();
-    assert_eq!(many(&keys), expected);
-    assert_eq!(c.asked(), [0, 0, 1]);
+    // the names stay valid while each call follows within a second, which a busy machine may miss
+    let in_time = || {
+        let c = case(
+            &keys.iter().map(String::as_str).collect::<Vec<_>>(),
+            Some(Duration::from_millis(1)),
+        );
+        let begun = Instant::now();
+        assert_eq!(c.names("a").len(), 3000);
+        assert_eq!(many(&c), expected);
+        let asked = c.asked();
+        let is_late = begun.elapsed() >= Duration::from_secs(1);
+        assert!(asked == [0, 0, 1] || is_late, "{asked:?}");
+        (asked == [0, 0, 1]).then_some(c)
+    };
+    let c = (0..20).find_map(|_| in_time()).expect("a round in time");
     // opening a file revalidates everything below its array
     c.store.forget(&key("a"));
-    assert_eq!(many(&keys), expected);
+    assert_eq!(many(&c), expected);
     assert_eq!(c.asked()[0], 3000);
 }
 
@@ -371,25 +379,30 @@ fn concurrent_requests_share_a_current_result() {
 /// "counted from the answer": an answer that takes longer than the time to live is used for it.
 #[test]
 fn the_time_to_live_begins_when_the_answer_has_come() {
-    let (go, slow) = slow_store();
     let ttl = Duration::from_secs(2);
-    let store = MetadataCache::new(slow.clone(), Some(ttl));
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(|| store.stat(&key("x")).unwrap());
-        while *lock(&slow.asked) < 1 {
-            std::thread::yield_now();
-        }
-        std::thread::sleep(ttl + Duration::from_millis(100));
+    // a busy machine may need longer than the time to live from the answer to the next call
+    let is_in_time = || {
+        let (go, slow) = slow_store();
+        let store = MetadataCache::new(slow.clone(), Some(ttl));
+        let answered = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| store.stat(&key("x")).unwrap());
+            while *lock(&slow.asked) < 1 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(ttl + Duration::from_millis(100));
+            let answered = Instant::now();
+            go.send(Ok(())).unwrap();
+            assert_eq!(asking.join().unwrap().unwrap().size, 1);
+            answered
+        });
+        // for a request that should not be sent, which would wait for ever
         go.send(Ok(())).unwrap();
-        assert_eq!(asking.join().unwrap().unwrap().size, 1);
-    });
-    assert_eq!(
-        (
-            store.stat(&key("x")).unwrap().unwrap().size,
-            *lock(&slow.asked)
-        ),
-        (1, 1)
-    );
+        assert_eq!(store.stat(&key("x")).unwrap().unwrap().size, 1);
+        let asked = *lock(&slow.asked);
+        assert!(asked == 1 || answered.elapsed() >= ttl, "{asked}");
+        asked == 1
+    };
+    assert!((0..20).any(|_| is_in_time()));
 }
 
 /// A panic affects no other request.

@@ -28,9 +28,17 @@ pub struct SimulatedRemote {
     in_flight: AtomicUsize,
     /// Maximum number of requests that were in flight at the same time.
     pub max_in_flight: AtomicUsize,
-    /// Protects the number of requests that must be in flight before one is answered.
-    gathered: Mutex<usize>,
+    /// Protects what [`SimulatedRemote::gather_where`] has set.
+    gathered: Mutex<Gathered>,
     has_gathered: Condvar,
+}
+
+/// The requests that wait for each other.
+struct Gathered {
+    /// Number of requests that must be in flight before one is answered.
+    count: usize,
+    /// Whether a request for a key waits and counts.
+    includes: fn(&Key) -> bool,
 }
 
 impl SimulatedRemote {
@@ -47,7 +55,10 @@ impl SimulatedRemote {
             puts: zero(),
             in_flight: zero(),
             max_in_flight: zero(),
-            gathered: Mutex::new(0),
+            gathered: Mutex::new(Gathered {
+                count: 0,
+                includes: |_| true,
+            }),
             has_gathered: Condvar::new(),
         }
     }
@@ -55,7 +66,13 @@ impl SimulatedRemote {
     /// Answers no request before `count` are in flight at the same time, however busy the machine
     /// is, and counts them anew.
     pub fn gather(&self, count: usize) {
-        *lock(&self.gathered) = count;
+        self.gather_where(count, |_| true);
+    }
+
+    /// Does what [`SimulatedRemote::gather`] does with the requests for keys that `includes`
+    /// accepts. The others do not wait, and `max_in_flight` leaves them out.
+    pub fn gather_where(&self, count: usize, includes: fn(&Key) -> bool) {
+        *lock(&self.gathered) = Gathered { count, includes };
         self.max_in_flight.store(0, Ordering::SeqCst);
     }
 
@@ -64,27 +81,43 @@ impl SimulatedRemote {
         [&self.gets, &self.ranges, &self.stats].map(|count| count.load(Ordering::SeqCst))
     }
 
-    fn request<T>(&self, count: &AtomicUsize, send: impl FnOnce(&MemoryStore) -> T) -> T {
+    fn request<T>(
+        &self,
+        count: &AtomicUsize,
+        key: &Key,
+        send: impl FnOnce(&MemoryStore) -> T,
+    ) -> T {
         count.fetch_add(1, Ordering::SeqCst);
+        let is_included = self.wait_for_others(key);
+        std::thread::sleep(self.latency);
+        let answer = send(&self.below);
+        if is_included {
+            self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        }
+        answer
+    }
+
+    /// Waits until enough requests are in flight. Returns whether this one is counted among them.
+    fn wait_for_others(&self, key: &Key) -> bool {
         let gathered = lock(&self.gathered);
+        if !(gathered.includes)(key) {
+            return false;
+        }
         self.max_in_flight.fetch_max(
             self.in_flight.fetch_add(1, Ordering::SeqCst) + 1,
             Ordering::SeqCst,
         );
         self.has_gathered.notify_all();
-        let is_short = |count: &mut usize| self.max_in_flight.load(Ordering::SeqCst) < *count;
+        let is_short =
+            |gathered: &mut Gathered| self.max_in_flight.load(Ordering::SeqCst) < gathered.count;
         let waited = self
             .has_gathered
             .wait_timeout_while(gathered, GATHER_LIMIT, is_short);
         let (mut gathered, limit) = waited.unwrap_or_else(PoisonError::into_inner);
         if limit.timed_out() {
-            *gathered = 0;
+            gathered.count = 0;
         }
-        drop(gathered);
-        std::thread::sleep(self.latency);
-        let answer = send(&self.below);
-        self.in_flight.fetch_sub(1, Ordering::SeqCst);
-        answer
+        true
     }
 }
 
@@ -92,19 +125,21 @@ impl Readable for SimulatedRemote {
     delegate_store!(below: location);
 
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.request(&self.gets, |below| below.get(key, limit, value))
+        self.request(&self.gets, key, |below| below.get(key, limit, value))
     }
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.request(&self.ranges, |below| below.get_range(key, range, value))
+        self.request(&self.ranges, key, |below| {
+            below.get_range(key, range, value)
+        })
     }
 
     fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.request(&self.ranges, |below| below.get_end(key, len, value))
+        self.request(&self.ranges, key, |below| below.get_end(key, len, value))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        self.request(&self.stats, |below| below.stat(key))
+        self.request(&self.stats, key, |below| below.stat(key))
     }
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
@@ -128,6 +163,6 @@ impl Store for SimulatedRemote {
     delegate_store!(below: delete rename make_prefix remove_prefix sync is_writable check_writable);
 
     fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.request(&self.puts, |below| below.put_if(key, value, replaces))
+        self.request(&self.puts, key, |below| below.put_if(key, value, replaces))
     }
 }
