@@ -9,17 +9,6 @@ use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault};
 const OLD: &[u8] = b"{\"v\": 1}";
 const NEW: &[u8] = b"{\"v\": 2}";
 
-const OPERATIONS: [Operation; 8] = [
-    Operation::Get,
-    Operation::Stat,
-    Operation::List,
-    Operation::Put,
-    Operation::Delete,
-    Operation::Sync,
-    Operation::Rename,
-    Operation::Open,
-];
-
 /// Stores an array of two chunks that are as long as the documents, its attributes, and two plain
 /// keys.
 fn prepare(root: &Path) {
@@ -112,7 +101,7 @@ fn a_rename_that_fails_loses_nothing() {
         ("1", ".zattrs"),
     ];
     for (from, to) in pairs {
-        for (operation, applied) in OPERATIONS.iter().flat_map(|&o| [(o, false), (o, true)]) {
+        for (operation, applied) in Operation::ALL.iter().flat_map(|&o| [(o, false), (o, true)]) {
             for after in 0.. {
                 let directory = tempfile::tempdir().unwrap();
                 prepare(directory.path());

@@ -17,18 +17,6 @@ use zarrfs_store::{DirectoryStore, Key, MemoryStore, Store};
 
 type Answer<T> = std::result::Result<T, Errno>;
 
-const OPERATIONS: [Operation; 9] = [
-    Operation::Get,
-    Operation::Stat,
-    Operation::List,
-    Operation::Put,
-    Operation::Delete,
-    Operation::Sync,
-    Operation::Prefix,
-    Operation::Rename,
-    Operation::Open,
-];
-
 /// What the store answers. Some of these are refusals if zarrfs itself makes them.
 const ERRNOS: [i32; 4] = [libc::EIO, libc::EPERM, libc::EACCES, libc::EROFS];
 
@@ -297,7 +285,7 @@ fn every_errno_of_the_store_is_a_problem() {
     let mut failed = 0;
     for is_remote in [false, true] {
         for (name, request) in REQUESTS {
-            for operation in OPERATIONS {
+            for operation in Operation::ALL {
                 for after in 0.. {
                     let errno = ERRNOS[after as usize % ERRNOS.len()];
                     let directory = tempfile::tempdir().unwrap();

@@ -38,6 +38,22 @@ pub enum Operation {
     Lock,
 }
 
+impl Operation {
+    /// All kinds of calls.
+    pub const ALL: [Operation; 10] = [
+        Operation::Get,
+        Operation::Stat,
+        Operation::List,
+        Operation::Put,
+        Operation::Delete,
+        Operation::Sync,
+        Operation::Prefix,
+        Operation::Rename,
+        Operation::Open,
+        Operation::Lock,
+    ];
+}
+
 /// A failure that a test has planned.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedFault {
