@@ -4,7 +4,9 @@
 
 use crate::support::array::TestArray;
 use crate::support::tree::files;
-use crate::support::{Mount, announce, copy_tree, env_path, is_installed, run, run_python};
+use crate::support::{
+    Mount, announce, copy_tree, env_path, is_installed, run, run_python, wait_for,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -319,14 +321,14 @@ fn editors_can_edit_documents() {
         "{\"title\": \"edited\"}"
     );
     fs::remove_file(mount.join("g/.zattrs.bak")).unwrap();
-    run(
-        "sh",
-        &[
-            "-c",
-            "printf '{\"title\": \"printed\"' > g/.zattrs; printf '}' >> g/.zattrs || true",
-        ],
-        mount.path(),
-    );
+    let print = |script| run("sh", &["-c", script], mount.path());
+    print("printf '{\"title\": \"printed\"' > g/.zattrs || true");
+    // the kernel says some time after the close that no descriptor is left; until then an append
+    // goes on with what was written
+    wait_for("the document to be refused", || {
+        mount.stats().contains("not stored: ")
+    });
+    print("printf '}' >> g/.zattrs || true");
     assert_eq!(
         attributes(),
         "{\"title\": \"again\"}",
