@@ -373,7 +373,7 @@ fn arrays_of_a_remote_store_are_checked_together() {
     let found_locally = found(local, false);
     assert_eq!(found_remotely, found_locally);
     assert_eq!((found_remotely.0.len(), found_remotely.1.chunks), (14, 80));
-    let most = remote.max_in_flight.load(Ordering::SeqCst);
+    let most = remote.in_flight.most();
     assert!(most >= 8, "{most} requests in flight");
 }
 

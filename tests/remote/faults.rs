@@ -148,7 +148,8 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
     let url = server.url("");
     // after a request was given up, others of its mount get a single attempt: the cases that have
     // to succeed share no mount with those that fail
-    let (answered, refused) = (mount(&url, &[]), mount(&url, &[]));
+    let answered = mount(&url, &[]);
+    let refused = mount(&url, &[]);
     let impatient = patience::mount(&url, &IMPATIENT);
     let mount_of = |case: &Case| match case.expected {
         _ if case.takes_the_timeout() => &impatient,
@@ -220,7 +221,8 @@ fn every_fault_ends_in_the_right_bytes_or_an_error() {
     // when the server answers correctly again, every read succeeds
     server.heal();
     for (case, path) in cases.iter().zip(&paths) {
-        let (mut errno, mut found) = (String::new(), None);
+        let mut errno = String::new();
+        let mut found = None;
         wait_for(&case.name, || {
             (errno, found) = read(path);
             // a slow machine may exceed the short timeout again

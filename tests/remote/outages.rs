@@ -69,8 +69,8 @@ fn files_that_are_closed_in_an_outage_wait_for_the_first_alone() {
     // a server that refuses at once and asks for pauses, and one that is silent for a while
     for (silence, pause) in [(0, "1"), (700, "0")] {
         let (_folder, server) = bucket();
-        // for this time after a failed request, others get a single attempt; nothing waits for its
-        // end
+        // the long timeout is the time for which others get a single attempt after a failure; the
+        // retries end each request much earlier
         let mount = mount(&server, &["--timeout", "1m", "--retries", "2"]);
         let [file, others @ ..] = ARRAYS.map(|name| overwrite(&mount, name));
         server.set_latency(Duration::from_millis(silence));

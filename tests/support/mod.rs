@@ -48,7 +48,7 @@ pub fn run_zarrfs(args: &[&str]) -> (i32, String) {
 }
 
 /// Runs a command that asks the daemon of a mount, and runs it again while it says that the daemon
-/// does not answer: on a busy machine, a daemon may get no time to. Gives up after two minutes.
+/// does not answer, for at most two minutes: a busy machine may leave it no time.
 pub fn answered(mut command: impl FnMut() -> Output) -> Output {
     let begun = Instant::now();
     let mut was_late = false;
@@ -74,6 +74,19 @@ pub fn unmount(path: impl AsRef<Path>) -> Output {
             .output()
             .expect("zarrfs starts")
     })
+}
+
+/// Checks that a closed file has its whole size again. The mount waits a tenth of a second for the
+/// request that releases the file, which may come later on a busy machine.
+#[track_caller]
+pub fn assert_whole_again(path: &Path, size: u64) {
+    let is_whole = || std::fs::metadata(path).unwrap().len() == size;
+    let asked = Instant::now();
+    if !is_whole() {
+        let delay = Duration::from_millis(100);
+        assert!(asked.elapsed() >= delay, "the mount does not wait");
+        wait_for("the whole size", is_whole);
+    }
 }
 
 /// Returns the exit code of a failed zarrfs and its message, which must be one line.

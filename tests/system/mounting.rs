@@ -735,7 +735,8 @@ fn is_unmounted_when_idle(timeout: Duration) -> bool {
         "new",
     ]));
     let mountpoint = sandbox.join("new");
-    let (mut used, mut uses) = (begun, 0);
+    let mut used = begun;
+    let mut uses = 0;
     // repeated use keeps the mount
     while begun.elapsed() < timeout * 2 {
         let now = Instant::now();

@@ -217,11 +217,11 @@ fn an_unmount_during_an_outage_ends_and_names_the_data_that_is_not_stored() {
     let earlier = fs::read_to_string(&log).unwrap().len();
     let lines = || {
         let log = fs::read_to_string(&log).unwrap().split_off(earlier);
-        let is_of_outage = |line: &&str| {
+        let mut lines: Vec<String> = log.lines().map(str::to_string).collect();
+        lines.retain(|line| {
             line.contains("WARN") && (line.contains("fails for") || line.contains("answers again"))
-        };
-        let lines = log.lines().filter(is_of_outage);
-        lines.map(str::to_string).collect::<Vec<_>>()
+        });
+        lines
     };
     server.set_all(Fault::Status(503));
     // close the file before a program starts that may inherit it for a moment, since closing that

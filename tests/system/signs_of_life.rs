@@ -53,33 +53,34 @@ fn listed(mountpoint: &Path) -> (Vec<Value>, i32) {
     (own.collect(), output.status.code().unwrap())
 }
 
-/// Returns what [`listed`] does once every daemon of the mountpoint has answered or has ended. On a
-/// busy machine, a daemon that is not stopped may get no time to.
+/// Asks until no daemon of the answer hangs: a busy machine may leave a daemon that is not stopped
+/// no time to answer.
 #[track_caller]
-fn listed_in_time(mountpoint: &Path) -> (Vec<Value>, i32) {
-    let mut list = listed(mountpoint);
+fn in_time<T>(ask: impl Fn() -> T, hangs: impl Fn(&T) -> bool) -> T {
+    let mut answer = ask();
     wait_for("the daemons to answer", || {
-        let is_late = list.0.iter().any(|mount| mount["state"] == "hangs");
+        let is_late = hangs(&answer);
         if is_late {
-            list = listed(mountpoint);
+            answer = ask();
         }
         !is_late
     });
-    list
+    answer
+}
+
+/// Returns what [`listed`] does once every daemon of the mountpoint has answered or has ended.
+#[track_caller]
+fn listed_in_time(mountpoint: &Path) -> (Vec<Value>, i32) {
+    in_time(
+        || listed(mountpoint),
+        |(own, _)| own.iter().any(|mount| mount["state"] == "hangs"),
+    )
 }
 
 /// Returns what [`line_of`] does once the daemon of the mountpoint has answered or has ended.
 #[track_caller]
 fn line_in_time(mountpoint: &Path) -> String {
-    let mut line = line_of(mountpoint);
-    wait_for("the daemon to answer", || {
-        let is_late = line.contains(" hangs ");
-        if is_late {
-            line = line_of(mountpoint);
-        }
-        !is_late
-    });
-    line
+    in_time(|| line_of(mountpoint), |line| line.contains(" hangs "))
 }
 
 /// Returns the line of a mountpoint in the list of `zarrfs stats`.

@@ -4,7 +4,9 @@
 
 use crate::support::array::{TestArray, pattern, replace};
 use crate::support::shared_map::SharedMap;
-use crate::support::{Mount, close, errno, open_for_writing, wait_for, zarrfs};
+use crate::support::{
+    Mount, answered, assert_whole_again, close, errno, open_for_writing, wait_for, zarrfs,
+};
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -131,19 +133,6 @@ fn overwriting_an_array_reads_no_chunk_and_stores_each_once() {
             assert_eq!(growth.of("chunks_stored"), chunks, "{what}: {command}");
             assert_eq!(growth.of("bytes_accepted"), array.flat.len() as u64);
         }
-    }
-}
-
-/// Checks that a closed file has its whole size again. The mount waits a tenth of a second for the
-/// request that releases the file, which may come later on a busy machine.
-#[track_caller]
-fn assert_whole_again(path: &Path, size: u64) {
-    let is_whole = || fs::metadata(path).unwrap().len() == size;
-    let asked = std::time::Instant::now();
-    if !is_whole() {
-        let delay = std::time::Duration::from_millis(100);
-        assert!(asked.elapsed() >= delay, "the mount does not wait");
-        wait_for("the whole size", is_whole);
     }
 }
 
@@ -394,7 +383,7 @@ fn unmounting_and_signals_store_all_writes() {
         match how {
             // the unmount fails because the mount is busy, but it stores the writes first
             "umount" => {
-                let output = crate::support::answered(|| zarrfs(&["umount", &path]));
+                let output = answered(|| zarrfs(&["umount", &path]));
                 assert!(!output.status.success());
             }
             "umount -l" => {

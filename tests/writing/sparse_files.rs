@@ -4,7 +4,9 @@
 
 use crate::support::array::{TestArray, pattern, zlib};
 use crate::support::shared_map::SharedMap;
-use crate::support::{Mount, close, env_path, is_installed, wait_for, with_timeout, zarrfs};
+use crate::support::{
+    Mount, assert_whole_again, close, env_path, is_installed, wait_for, with_timeout, zarrfs,
+};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use serde_json::json;
 use std::fs::{self, File, OpenOptions};
@@ -99,15 +101,6 @@ fn shell(script: &str, from: &Path, to: &Path) -> String {
     } else {
         format!("{}: {said}", done.status)
     }
-}
-
-/// Waits until a closed file has its whole size again. The request that releases it may come later
-/// than the mount waits for it, a tenth of a second.
-#[track_caller]
-fn wait_for_size(path: &Path, size: usize) {
-    wait_for("the whole size", || {
-        fs::metadata(path).unwrap().len() == size as u64
-    });
 }
 
 #[track_caller]
@@ -282,7 +275,7 @@ assert f.tell() == 9, f.tell(); f.seek(50000); np.full(9, 2, 'u1').tofile(f)";
     wanted[..50000].fill(0);
     wanted[..9].fill(1);
     wanted[50000..50009].fill(2);
-    wait_for_size(&mount.join("a/data.raw"), SIZE);
+    assert_whole_again(&mount.join("a/data.raw"), SIZE as u64);
     assert_same(
         "tofile",
         &fs::read(mount.join("a/data.raw")).unwrap(),
@@ -308,7 +301,7 @@ fn truncating_alone_erases_nothing() {
             "exec 3> $to",
         ] {
             assert_eq!(shell(script, &path, &path), "");
-            wait_for_size(&path, before.len());
+            assert_whole_again(&path, before.len() as u64);
             assert_same(script, &fs::read(&path).unwrap(), &before);
         }
     }
@@ -329,7 +322,7 @@ fn truncating_alone_erases_nothing() {
     assert_eq!(seek(&file, SeekFrom::End(0)).unwrap(), 5001);
     close(file).unwrap();
     flat[..5001].copy_from_slice(&wanted);
-    wait_for_size(&path, SIZE);
+    assert_whole_again(&path, SIZE as u64);
     assert_same("afterwards", &fs::read(&path).unwrap(), &flat);
     // a map that was made before sees the old bytes again
     let reader = File::open(&path).unwrap();

@@ -4,10 +4,12 @@
 pub mod archive;
 mod delegate;
 mod faulty;
+mod in_flight;
 mod simulated_remote;
 mod unlisted;
 
 pub use archive::archive_of;
 pub use faulty::{FaultyStore, Operation, PlannedFault};
+pub use in_flight::{InFlight, InFlightRequest};
 pub use simulated_remote::SimulatedRemote;
 pub use unlisted::UnlistedStore;

@@ -107,7 +107,7 @@ impl Cache {
         for_part: bool,
     ) -> Result<CachedChunk> {
         let array = slot.array;
-        let mut load = WholeLoad {
+        let load = WholeLoad {
             max_objects: None,
             neighbors,
             wants_points: for_part && self.wants_points(array, chunk),
@@ -115,12 +115,14 @@ impl Cache {
         if array.metadata().has_objects() {
             // their size is not known; most are small
             slot.reserve(2 * SMALL_OBJECTS);
-            load.max_objects = Some(SMALL_OBJECTS);
-            match self.load_as(slot, chunk, load) {
+            let small = WholeLoad {
+                max_objects: Some(SMALL_OBJECTS),
+                ..load
+            };
+            match self.load_as(slot, chunk, small) {
                 Err(e) if e.kind() == Kind::Damaged => slot.reserve(self.bound),
                 loaded => return loaded,
             }
-            load.max_objects = None;
         }
         // encoded bytes and intermediate results take memory beside the decoded ones, and so do the
         // points and their copy for the disk cache
@@ -133,7 +135,8 @@ impl Cache {
         self.load_as(slot, chunk, load)
     }
 
-    /// Returns whether a whole load of a chunk should keep its seek points: not if it has none.
+    /// Returns whether a load of a whole chunk keeps its seek points, unless it is known to have
+    /// none.
     fn wants_points(&self, array: &Array, chunk: ChunkId) -> bool {
         array.partial_decode() == PartialDecode::Seek
             && SeekCache::wants(array, chunk, self.bound)

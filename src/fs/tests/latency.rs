@@ -152,7 +152,7 @@ fn a_forward_reader_requests_each_chunk_once_and_many_concurrently() {
             ranges + stats == 0 && gets as u64 == case.chunks,
             "{compressor}: {requests:?}"
         );
-        let most = case.store.max_in_flight.load(Ordering::SeqCst);
+        let most = case.store.in_flight.most();
         assert!(
             (48..=80).contains(&most),
             "{compressor}: {most} requests at once"
@@ -171,7 +171,7 @@ fn sets_of_chunks_are_prefetched() {
         [case.chunks as usize, 0, 0]
     );
     assert_eq!(case.stats.prefetch_wasted.get(), 0);
-    assert!(case.store.max_in_flight.load(Ordering::SeqCst) >= 32);
+    assert!(case.store.in_flight.most() >= 32);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn large_chunks_in_flight_stay_within_the_bound() {
         assert_eq!(requests, [16, 0, 0]);
     });
     assert!(
-        case.store.max_in_flight.load(Ordering::SeqCst) <= 4,
+        case.store.in_flight.most() <= 4,
         "twelve megabytes in threes, and one that is waited for"
     );
 }
@@ -263,7 +263,7 @@ fn random_readers_do_not_wait_for_each_other() {
             });
         }
     });
-    let most = case.store.max_in_flight.load(Ordering::SeqCst);
+    let most = case.store.in_flight.most();
     assert!(most >= 4, "{most} requests at once");
 }
 
@@ -277,7 +277,7 @@ fn chunks_of_one_read_are_requested_concurrently() {
         case.requests(|| case.read(handle, 5 * 64 * K, 64 * K)),
         [64, 0, 0]
     );
-    let most = case.store.max_in_flight.load(Ordering::SeqCst);
+    let most = case.store.in_flight.most();
     assert!(most >= 16, "{most} requests at once");
 }
 
@@ -331,7 +331,7 @@ fn chunks_are_stored_concurrently() {
     }
     case.fs.change().flush(handle).unwrap();
     assert_eq!(case.store.puts.load(Ordering::SeqCst) as u64, case.chunks);
-    let most = case.store.max_in_flight.load(Ordering::SeqCst);
+    let most = case.store.in_flight.most();
     assert!(most >= 16, "{most} at once");
 }
 

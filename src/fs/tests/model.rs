@@ -391,7 +391,9 @@ impl Model {
     /// Returns whether the store may lack a chunk: also one that holds fill values alone, which a
     /// write of flat bytes does not create.
     fn may_lack(&self, id: usize) -> bool {
-        let (inside, shown, fill) = (self.inside(id), self.shown(id), self.fill());
+        let inside = self.inside(id);
+        let shown = self.shown(id);
+        let fill = self.fill();
         let is_empty = (0..shown.len()).all(|i| !inside[i] || shown[i] == fill[i % fill.len()]);
         !self.there[id] || self.fails || is_empty
     }

@@ -216,12 +216,7 @@ fn a_listing_with_views_asks_for_the_documents_together() {
         "{names:?}"
     );
     assert!(remote.counts()[0] <= 2 * ARRAYS, "{:?}", remote.counts());
-    assert!(
-        remote
-            .max_in_flight
-            .load(std::sync::atomic::Ordering::SeqCst)
-            > 4
-    );
+    assert!(remote.in_flight.most() > 4);
 }
 
 /// "Nothing changed": a value that no item holds refuses the whole write, as does the end of the

@@ -3,72 +3,16 @@
 use super::*;
 use crate::transport::{ServerRequest, Transport};
 use reqwest::Method;
-use std::sync::Condvar;
 use zarrfs_store::EntryKind;
+use zarrfs_store::testing::InFlight;
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-/// Maximum time that an answer waits for other requests, so that a program that sends fewer fails
-/// its test. It is less than the client waits for an answer: see [`patient`].
-const GATHER_LIMIT: Duration = Duration::from_secs(15);
-
-/// Counts the requests that a server answers at a time.
-struct InFlight {
-    /// Protects the counts.
-    counts: Mutex<Counts>,
-    changed: Condvar,
-}
-
-struct Counts {
-    now: usize,
-    most: usize,
-    /// Number of requests that must be in flight before the first one is answered.
-    wanted: usize,
-}
-
-impl InFlight {
-    /// Answers no request before `wanted` are in flight, however busy the machine is.
-    fn gathering(wanted: usize) -> Arc<Self> {
-        let counts = Counts {
-            now: 0,
-            most: 0,
-            wanted,
-        };
-        Arc::new(InFlight {
-            counts: Mutex::new(counts),
-            changed: Condvar::new(),
-        })
-    }
-
-    /// Spends the time that an answer takes.
-    fn take(&self, time: Duration) {
-        let mut counts = self.counts.lock().unwrap();
-        counts.now += 1;
-        counts.most = counts.most.max(counts.now);
-        self.changed.notify_all();
-        let is_short = |counts: &mut Counts| counts.most < counts.wanted;
-        let (mut counts, limit) = self
-            .changed
-            .wait_timeout_while(counts, GATHER_LIMIT, is_short)
-            .unwrap();
-        if limit.timed_out() {
-            counts.wanted = 0;
-        }
-        drop(counts);
-        std::thread::sleep(time);
-        self.counts.lock().unwrap().now -= 1;
-    }
-
-    /// Returns the maximum number of requests that were in flight at the same time.
-    fn most(&self) -> usize {
-        self.counts.lock().unwrap().most
-    }
-}
-
-/// Returns options with which an attempt waits 20 seconds for an answer.
+/// Returns options with which an attempt waits 40 seconds for an answer: longer than requests wait
+/// for each other.
 fn patient() -> ObjectOptions {
     ObjectOptions {
-        timeout: Duration::from_secs(60),
+        timeout: Duration::from_secs(120),
         ..quick()
     }
 }
@@ -419,12 +363,14 @@ fn an_invalid_header_is_refused_without_showing_its_value() {
 
 #[test]
 fn stat_many_sends_concurrent_requests_and_keeps_their_order() {
-    let in_flight = InFlight::gathering(4);
+    let in_flight = Arc::new(InFlight::default());
+    in_flight.gather(4);
     let of_server = in_flight.clone();
     let server = Server::new(move |request, _| {
         let number: usize = request.target.rsplit('/').next().unwrap().parse().unwrap();
         let time = if number.is_multiple_of(7) { 60 } else { 20 };
-        of_server.take(Duration::from_millis(time));
+        let _request = of_server.begin();
+        std::thread::sleep(Duration::from_millis(time));
         if number.is_multiple_of(3) {
             reply(404, &[], b"")
         } else {
@@ -452,10 +398,11 @@ fn stat_many_sends_concurrent_requests_and_keeps_their_order() {
 
 #[test]
 fn many_threads_can_wait_together() {
-    let in_flight = InFlight::gathering(8);
+    let in_flight = Arc::new(InFlight::default());
+    in_flight.gather(8);
     let of_server = in_flight.clone();
     let server = Server::new(move |_, _| {
-        of_server.take(Duration::ZERO);
+        let _request = of_server.begin();
         reply(200, &[], b"1")
     });
     let (store, _) = open(&server.url, &patient());
@@ -471,16 +418,16 @@ fn many_threads_can_wait_together() {
 
 #[test]
 fn a_server_that_closes_connections_gets_few_requests_at_a_time() {
-    let in_flight = InFlight::gathering(2);
+    let in_flight = Arc::new(InFlight::default());
     let of_server = in_flight.clone();
-    let server = Server::new(move |request, _| {
-        if !request.target.ends_with("/first") {
-            of_server.take(Duration::from_millis(5));
-        }
+    let server = Server::new(move |_, _| {
+        let _request = of_server.begin();
+        std::thread::sleep(Duration::from_millis(5));
         reply(200, &[("connection", "close")], b"1").then(After::Close)
     });
     let (store, _) = open(&server.url, &patient());
     get(&store, "first").unwrap();
+    in_flight.gather(2);
     let mut answers = 0;
     store.stat_many(&mut (0..100).map(|n| key(&n.to_string())), &mut |stat| {
         answers += usize::from(stat.unwrap().is_some());

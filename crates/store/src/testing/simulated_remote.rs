@@ -1,15 +1,13 @@
 //! A remote store simulated in memory: requests take time and are counted.
 
+use super::InFlight;
 use crate::{Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, Version, delegate_store};
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
-
-/// Maximum time that a request waits for others, so that a program that sends fewer fails its test.
-const GATHER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A store in memory that answers like a remote one.
 pub struct SimulatedRemote {
@@ -25,20 +23,10 @@ pub struct SimulatedRemote {
     pub stats: AtomicUsize,
     /// Number of values put.
     pub puts: AtomicUsize,
-    in_flight: AtomicUsize,
-    /// Maximum number of requests that were in flight at the same time.
-    pub max_in_flight: AtomicUsize,
-    /// Protects what [`SimulatedRemote::gather_where`] has set.
-    gathered: Mutex<Gathered>,
-    has_gathered: Condvar,
-}
-
-/// The requests that wait for each other.
-struct Gathered {
-    /// Number of requests that must be in flight before one is answered.
-    count: usize,
-    /// Whether a request for a key waits and counts.
-    includes: fn(&Key) -> bool,
+    /// The requests that [`SimulatedRemote::gather_where`] includes; at first, all.
+    pub in_flight: InFlight,
+    /// Protects whether a request for a key is one of them.
+    includes: Mutex<fn(&Key) -> bool>,
 }
 
 impl SimulatedRemote {
@@ -53,13 +41,8 @@ impl SimulatedRemote {
             ranges: zero(),
             stats: zero(),
             puts: zero(),
-            in_flight: zero(),
-            max_in_flight: zero(),
-            gathered: Mutex::new(Gathered {
-                count: 0,
-                includes: |_| true,
-            }),
-            has_gathered: Condvar::new(),
+            in_flight: InFlight::default(),
+            includes: Mutex::new(|_| true),
         }
     }
 
@@ -70,10 +53,10 @@ impl SimulatedRemote {
     }
 
     /// Does what [`SimulatedRemote::gather`] does with the requests for keys that `includes`
-    /// accepts. The others do not wait, and `max_in_flight` leaves them out.
+    /// accepts. The others neither wait nor count.
     pub fn gather_where(&self, count: usize, includes: fn(&Key) -> bool) {
-        *lock(&self.gathered) = Gathered { count, includes };
-        self.max_in_flight.store(0, Ordering::SeqCst);
+        *lock(&self.includes) = includes;
+        self.in_flight.gather(count);
     }
 
     /// Returns the number of requests so far: whole values, parts, `stat`.
@@ -88,36 +71,10 @@ impl SimulatedRemote {
         send: impl FnOnce(&MemoryStore) -> T,
     ) -> T {
         count.fetch_add(1, Ordering::SeqCst);
-        let is_included = self.wait_for_others(key);
+        let includes = *lock(&self.includes);
+        let _request = includes(key).then(|| self.in_flight.begin());
         std::thread::sleep(self.latency);
-        let answer = send(&self.below);
-        if is_included {
-            self.in_flight.fetch_sub(1, Ordering::SeqCst);
-        }
-        answer
-    }
-
-    /// Waits until enough requests are in flight. Returns whether this one is counted among them.
-    fn wait_for_others(&self, key: &Key) -> bool {
-        let gathered = lock(&self.gathered);
-        if !(gathered.includes)(key) {
-            return false;
-        }
-        self.max_in_flight.fetch_max(
-            self.in_flight.fetch_add(1, Ordering::SeqCst) + 1,
-            Ordering::SeqCst,
-        );
-        self.has_gathered.notify_all();
-        let is_short =
-            |gathered: &mut Gathered| self.max_in_flight.load(Ordering::SeqCst) < gathered.count;
-        let waited = self
-            .has_gathered
-            .wait_timeout_while(gathered, GATHER_LIMIT, is_short);
-        let (mut gathered, limit) = waited.unwrap_or_else(PoisonError::into_inner);
-        if limit.timed_out() {
-            gathered.count = 0;
-        }
-        true
+        send(&self.below)
     }
 }
 
