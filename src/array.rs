@@ -276,10 +276,9 @@ impl Array {
     /// Returns the bytes of memory that copies of a chunk take, with what its codecs are known to
     /// need.
     fn memory_of_copies(&self, copies: usize) -> usize {
-        self.grid
-            .max_chunk_size()
-            .saturating_mul(copies)
-            .saturating_add(self.pipeline().map_or(0, Pipeline::scratch))
+        let size = self.grid.max_chunk_size();
+        let scratch = self.pipeline().map_or(0, |pipeline| pipeline.scratch(size));
+        size.saturating_mul(copies).saturating_add(scratch)
     }
 
     /// Checks that there is memory for a decoded chunk and for the memory that its codecs are known

@@ -1,8 +1,9 @@
 //! `Array::store`: every chunk of the generated matrix is loaded from a copy of its store, encoded
 //! and stored again, and `python/storing.py` compares the result with those of numcodecs and
-//! zarr-python. Also the lock files that zarrfs and zarr-python share.
+//! zarr-python. Also arrays with two codecs in each place, and the lock files that zarrfs and
+//! zarr-python share.
 
-use crate::support::{announce, copy_tree, env_path, python_script};
+use crate::support::{Mount, announce, copy_tree, env_path, python_script, run_python};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -203,5 +204,36 @@ fn no_change_under_a_shared_lock_is_lost() {
     assert_eq!(
         (&bytes[..4], &bytes[60..]),
         (&OURS.to_le_bytes()[..], &THEIRS.to_le_bytes()[..])
+    );
+}
+
+/// The memory for a chunk follows from its size, whichever codecs an array has, so that a small
+/// cache is enough.
+#[test]
+fn arrays_with_any_two_codecs_are_written() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON3") else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    run_python(
+        &python,
+        "codec_pairs.py",
+        &["make".as_ref(), store.path().as_os_str()],
+    );
+    let mount = Mount::new(store.path(), &["--cache-size", "16M"]);
+    run_python(
+        &python,
+        "codec_pairs.py",
+        &["write".as_ref(), mount.path().as_os_str()],
+    );
+    mount.assert_no_problem();
+    drop(mount);
+    announce(
+        run_python(
+            &python,
+            "codec_pairs.py",
+            &["check".as_ref(), store.path().as_os_str()],
+        )
+        .trim(),
     );
 }

@@ -265,13 +265,16 @@ impl Pipeline {
         }
     }
 
-    /// Returns the memory in bytes for intermediate results while a chunk is decoded or encoded:
-    /// two buffers at a time.
-    pub fn scratch(&self) -> usize {
-        let between = self.sizes.get(1..self.steps.len()).unwrap_or_default();
+    /// Returns the memory in bytes for intermediate results while a chunk of `decoded` bytes is
+    /// decoded or encoded: two buffers at a time. It follows from the chunk, not from the bound of
+    /// [`Pipeline::of_bytes`], which may be far larger.
+    pub fn scratch(&self, decoded: usize) -> usize {
+        let between = self.steps.len().saturating_sub(1);
+        let mut len = decoded;
         let mut largest = [0; 2];
-        for (i, size) in between.iter().enumerate() {
-            largest[i % 2] = size.max().max(largest[i % 2]);
+        for (i, step) in self.steps[..between].iter().enumerate() {
+            len = step.encoded_size(len).max();
+            largest[i % 2] = len.max(largest[i % 2]);
         }
         largest[0].saturating_add(largest[1])
     }
@@ -429,7 +432,8 @@ impl Pipeline {
             stored.extend_from_slice(decoded);
             return Ok(());
         }
-        memory::check_chunk(decoded.len().saturating_add(self.scratch()))?;
+        let scratch = self.scratch(decoded.len());
+        memory::check_chunk(decoded.len().saturating_add(scratch))?;
         with_scratch(|scratch| self.encode_steps(decoded, stored, scratch, between))
     }
 

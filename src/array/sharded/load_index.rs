@@ -295,7 +295,7 @@ impl Array {
         let key = self.stored_key(chunk);
         let len = bytes.len();
         let limit = memory::limit() as u64 / 4;
-        let memory = check_whole_shard(len).and_then(|()| memory::take(len as usize));
+        let memory = check_whole_shard(len, 0).and_then(|()| memory::take(len as usize));
         let mut memory = memory.map_err(|e| e.context(&key))?;
         let mut encoded = Vec::new();
         if !self.read_shard_bytes(chunk, object, bytes, 0..len, &mut encoded)? {
@@ -348,8 +348,14 @@ impl Array {
             return Ok(());
         }
         let chunk = self.pipeline()?.max_encoded();
-        let mut whole = levels.filter(|&n| shards.around(n).is_some());
-        whole.try_for_each(|n| check_whole_shard(shards.max_size_of_array(n, chunk, &self.grid)))
+        for level in levels {
+            if let Some(pipeline) = shards.around(level) {
+                let size = shards.max_size_of_array(level, chunk, &self.grid);
+                let len = usize::try_from(size).unwrap_or(usize::MAX);
+                check_whole_shard(size, pipeline.scratch(len))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -364,18 +370,20 @@ pub(super) fn rebuild_memory(index: &IndexCodec) -> usize {
     index.memory().saturating_mul(3).saturating_add(ranges)
 }
 
-/// Checks that there is memory for a shard of `len` bytes that is encoded as a whole.
+/// Checks that there is memory for both forms of a shard of `len` bytes that is encoded as a whole,
+/// and for `scratch` bytes between its codecs.
 ///
 /// # Errors
 ///
 /// ENOMEM if there is not.
-pub(super) fn check_whole_shard(len: u64) -> Result<()> {
-    let limit = memory::limit() as u64 / 4;
-    if len <= limit {
+pub(super) fn check_whole_shard(len: u64, scratch: usize) -> Result<()> {
+    let limit = memory::limit() as u64 / 2;
+    let needed = len.saturating_mul(2).saturating_add(scratch as u64);
+    if needed <= limit {
         return Ok(());
     }
     let why = format!(
-        "a shard of {len} bytes, encoded as a whole: there is memory for {limit}, mount with a larger --cache-size"
+        "a shard of {len} bytes, encoded as a whole, takes {needed} bytes of memory, of {limit}: mount with a larger --cache-size"
     );
     Err(Error::new(Kind::System(libc::ENOMEM), why))
 }

@@ -359,9 +359,10 @@ impl Array {
             return Ok(Lookup::Found(pieces));
         };
         let size: u64 = pieces.iter().map(NewPiece::len).sum();
-        check_whole_shard(size)?;
+        let scratch = pipeline.scratch(size as usize);
+        check_whole_shard(size, scratch)?;
         // encoding takes as much again
-        let _memory = memory::take(size as usize * 2)?;
+        let _memory = memory::take(size as usize * 2 + scratch)?;
         let mut value = Vec::new();
         let mut part = Vec::new();
         memory::reserve(&mut value, size as usize)?;
