@@ -53,7 +53,7 @@ pub use edited::{EditedArray, MAX_TEXT, MEMORY as EDIT_MEMORY, TextEdits, text_e
 use edited::{ElementUse, HeaderSyntax};
 pub use form::{ItemForm, StoredInteger};
 pub use hdf5::sets_flags_alone;
-pub use netcdf::{HeaderEdit, Moved, NetcdfOptions};
+pub use netcdf::{HeaderEdit, Moved, NetcdfOptions, READER_BLOCK};
 pub use records::FileSlice;
 pub use view::ArrayView;
 pub use vrt::has_place;

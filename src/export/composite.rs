@@ -100,6 +100,11 @@ impl FilePart {
         matches!(self.content, PartContent::Flat { .. })
     }
 
+    /// Returns whether the part is padding of at least `min` bytes, outside of records.
+    fn is_padding(&self, min: u64) -> bool {
+        self.content == PartContent::Padding && !self.is_record && self.len >= min
+    }
+
     /// Returns whether the part holds flat bytes of an array that still has this shape and dtype.
     /// Arrays in records may have become longer.
     pub fn is_of(&self, metadata: &ArrayMetadata) -> bool {
@@ -309,6 +314,22 @@ impl Composite {
     pub fn part_at(&self, position: u64) -> usize {
         self.parts
             .partition_point(|part| part.at + part.len <= position)
+    }
+
+    /// Returns the offset at or after `offset` where padding of at least `min` bytes begins, outside
+    /// of records; `None` if none does.
+    pub fn padding_after(&self, offset: u64, min: u64) -> Option<u64> {
+        let mut parts = self.parts.iter().skip(self.part_at(offset));
+        let part = parts.find(|part| part.is_padding(min))?;
+        Some(part.at.max(offset))
+    }
+
+    /// Returns the offset at or after `offset` that does not lie in such padding.
+    pub fn after_padding(&self, offset: u64, min: u64) -> u64 {
+        match self.parts.get(self.part_at(offset)) {
+            Some(part) if part.is_padding(min) => part.at + part.len,
+            _ => offset,
+        }
     }
 
     /// Cuts a request of `len` bytes at `offset` at the borders of the parts. The slices end with

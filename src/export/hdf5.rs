@@ -4,10 +4,10 @@
 //! This module decides names, dimensions and places. It does not know how flat bytes are read.
 
 use super::describe::{StringEncoding, add_flags, read_strings};
-use super::netcdf::attributes;
 use super::netcdf::classic::{Attribute as NetcdfAttribute, ClassicVersion, Type};
 use super::netcdf::members::GroupArray;
 use super::netcdf::types::native_type;
+use super::netcdf::{READER_BLOCK, attributes};
 use super::{Composite, PartContent};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
@@ -33,10 +33,6 @@ mod types;
 /// Alignment of the values of each array in bytes, so that pages of the file are pages of
 /// `data.raw`, and an array that cannot be read takes out no other, and no header.
 const ALIGNMENT: u64 = 4096;
-
-/// Alignment of all values together in bytes. NetCDF-C begins with a read of so many bytes, which
-/// must not fail because of an array.
-const FIRST_READ: u64 = 4 << 20;
 
 /// Alignment of object headers and of the heap in bytes.
 const WORD: u64 = 8;
@@ -524,7 +520,7 @@ impl Hdf5File {
         let own = places.heap + heap.into_bytes().len() as u64;
         let mut file = Composite::default();
         let has_values = self.objects.iter().any(|object| object.room() > 0);
-        let mut end = own.next_multiple_of(if has_values { FIRST_READ } else { 1 });
+        let mut end = own.next_multiple_of(if has_values { READER_BLOCK } else { 1 });
         for (number, object) in self.objects.iter().enumerate() {
             places.values[number] = if object.room() == 0 {
                 UNDEFINED
@@ -550,7 +546,7 @@ impl Hdf5File {
         bytes[places.heap as usize..].copy_from_slice(&heap.into_bytes());
         file.push_bytes(bytes);
         if has_values {
-            file.pad_to(FIRST_READ);
+            file.pad_to(READER_BLOCK);
         }
         for (object, at) in self.objects.into_iter().zip(places.values) {
             let room = object.room();

@@ -33,6 +33,14 @@ pub(super) mod types;
 /// variable".
 const ALIGNMENT: u64 = 4096;
 
+/// Number of bytes that NetCDF-C reads at a time, at multiples of it. A read that reaches a value
+/// which can't be read fails as a whole, so no header shares a block with values.
+pub const READER_BLOCK: u64 = 4 << 20;
+
+/// Number of bytes of padding with which each variable has blocks of its own, even if there are
+/// fewer bytes of values: a damaged array then takes out no other.
+const MIN_PADDING: u64 = 16 << 20;
+
 /// Number of free bytes after the header. If a header outgrows its space, netcdf-c moves the data
 /// before it writes the header, which the mount then refuses. With free space, the mount refuses
 /// before any data move.
@@ -136,6 +144,17 @@ fn header_of(members: &GroupArrays, attributes: &Map<String, Value>) -> ClassicH
     }
 }
 
+/// Returns the alignment in bytes of a variable, the first `fixed` of which have no records. The
+/// variables of a record follow each other, so that there is one distance for all.
+fn alignment(number: usize, fixed: usize, separate: bool) -> u64 {
+    match number {
+        0 => READER_BLOCK,
+        _ if number > fixed => 4,
+        _ if separate => READER_BLOCK,
+        _ => ALIGNMENT,
+    }
+}
+
 /// Lays out the file and sets the offsets of data in the header.
 fn file_of(members: &GroupArrays, mut header: ClassicHeader) -> Result<Composite> {
     let len = header.bytes().len();
@@ -147,11 +166,12 @@ fn file_of(members: &GroupArrays, mut header: ClassicHeader) -> Result<Composite
     let mappings = header.variables.len().saturating_sub(members.list.len());
     let records = members.list.iter().filter(|member| member.is_record);
     let fixed = header.variables.len() - records.count();
+    let sizes = header.variables.iter().map(Variable::padded_size);
+    let values = sizes.fold(MIN_PADDING, u64::saturating_add);
+    let separate = header.variables.len() as u64 * READER_BLOCK <= values;
     let mut end = (len + RESERVE) as u64;
     for (number, variable) in header.variables.iter_mut().enumerate() {
-        // the variables of a record follow each other, so that there is one distance for all
-        let step = if number > fixed { 4 } else { ALIGNMENT };
-        variable.begin = end.next_multiple_of(step);
+        variable.begin = end.next_multiple_of(alignment(number, fixed, separate));
         end = variable.begin + variable.padded_size();
     }
     let mut file = Composite::default();
@@ -161,14 +181,14 @@ fn file_of(members: &GroupArrays, mut header: ClassicHeader) -> Result<Composite
     let mut bytes = header.bytes();
     bytes.resize(len + RESERVE, 0);
     file.push_bytes(bytes);
-    for mapping in header.variables.iter().take(mappings) {
-        file.pad_to(ALIGNMENT);
+    for (number, mapping) in header.variables.iter().take(mappings).enumerate() {
+        file.pad_to(alignment(number, fixed, separate));
         file.push_bytes(vec![0; mapping.size as usize]);
     }
     let is_single = header.variables.len() == fixed + 1;
     for (number, member) in (mappings..).zip(&members.list) {
         if number <= fixed {
-            file.pad_to(ALIGNMENT);
+            file.pad_to(alignment(number, fixed, separate));
         }
         if number == fixed {
             file.begin_records(header.record_count().unwrap_or(0));

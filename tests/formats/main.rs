@@ -3,6 +3,7 @@
 mod boxes;
 mod codecs;
 mod containers;
+mod damage;
 mod fuzz_corpus;
 mod hdf5;
 mod header_command;

@@ -92,7 +92,7 @@ pub fn dims(names: &[&str]) -> String {
 }
 
 #[test]
-fn a_group_is_laid_out_in_pages() {
+fn few_variables_have_blocks_of_their_own() {
     let (store, h) = hierarchy(&[
         ("t", "\"<f4\"", &[2, 3], &dims(&["lat", "lon"])),
         ("lat", "\">f8\"", &[2], &dims(&["lat"])),
@@ -124,24 +124,48 @@ fn a_group_is_laid_out_in_pages() {
         _ => None,
     };
     let flat: Vec<_> = file.parts().iter().filter_map(flat).collect();
-    // the header and the free space behind it take 17 pages
+    // the header has a block, and each of the few variables
     let expected = [
-        ("crs", 1, 17, 1),
-        ("lat", 1, 18, 16),
-        ("lon", 2, 19, 6),
-        ("t", 4, 20, 24),
+        ("crs", 1, 1, 1),
+        ("lat", 1, 2, 16),
+        ("lon", 2, 3, 6),
+        ("t", 4, 4, 24),
     ];
     assert_eq!(
         flat,
-        expected.map(|(name, swap, page, len)| (name.to_string(), swap, page * 4096, len))
+        expected.map(|(name, swap, block, len)| (
+            name.to_string(),
+            swap,
+            block * READER_BLOCK,
+            len
+        ))
     );
-    assert_eq!(file.size(), 20 * 4096 + 24);
+    assert_eq!(file.size(), 4 * READER_BLOCK + 24);
+    // what the file has beside them is no data
+    assert_eq!(
+        [0, READER_BLOCK, READER_BLOCK + 1, READER_BLOCK + 4]
+            .map(|at| file.after_padding(at, 4096)),
+        [0, READER_BLOCK, 2 * READER_BLOCK, 2 * READER_BLOCK]
+    );
+    assert_eq!(
+        [
+            2 * READER_BLOCK + 15,
+            3 * READER_BLOCK - 1,
+            4 * READER_BLOCK
+        ]
+        .map(|at| file.padding_after(at, 4096)),
+        [
+            Some(2 * READER_BLOCK + 16),
+            Some(3 * READER_BLOCK - 1),
+            None
+        ]
+    );
     // the header states the same offset
     let PartContent::Bytes(bytes) = &file.parts()[0].content else {
         panic!("no header")
     };
     let len = header.bytes().len();
-    assert_eq!(bytes[len - 8..len], (20 * 4096u64).to_be_bytes());
+    assert_eq!(bytes[len - 8..len], (4 * READER_BLOCK).to_be_bytes());
     assert_eq!(
         (bytes.len(), bytes[len..].iter().max()),
         (len + 65536, Some(&0))
@@ -382,7 +406,10 @@ fn the_reference_system_of_gdal_becomes_a_grid_mapping() {
         .iter()
         .filter(|part| part.at % 4096 == 0 && part.content != PartContent::Padding);
     let begins: Vec<u64> = begins.skip(1).map(|part| part.at / 4096).collect();
-    assert_eq!(begins, (17..26).collect::<Vec<u64>>());
+    assert_eq!(
+        begins,
+        (READER_BLOCK / 4096..).take(9).collect::<Vec<u64>>()
+    );
 }
 
 #[test]

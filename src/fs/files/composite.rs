@@ -3,6 +3,7 @@
 //! the part has one. Bytes that belong to no array cannot be changed, except the attributes in a
 //! header (`edit`) and the number of records (`growth`).
 
+mod blocks;
 mod early;
 mod edit;
 mod grown;
@@ -20,7 +21,7 @@ use crate::export::{self, Composite, FilePart, FileSlice, GroupFormat, ItemForm,
 use crate::fs::tree::{Attributes, Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
-use crate::fs::{Change, Fs, KernelPages};
+use crate::fs::{Change, Fs, KernelPages, Seek};
 use early::WholeFile;
 use edit::{HeaderDraft, TextDraft};
 use held::HeldWrites;
@@ -67,6 +68,8 @@ pub struct CompositeFile {
     /// bytes, continues when that fails, and writes the header last (netCDF-C does so): from then
     /// on every write is refused.
     refused: AtomicBool,
+    /// The end of the latest request that the next one may continue: see `blocks`.
+    continued_at: AtomicU64,
     /// What a program writes that has truncated or created the file.
     whole: WholeFile,
     /// The file as which this one continues since its array has another length.
@@ -115,7 +118,10 @@ impl Fs {
         let takes_whole_items = contents.any(
             |content| matches!(content, PartContent::Flat { form, .. } if form.takes_whole_items()),
         );
-        let pages = self.pages_of_generated(for_writing && takes_whole_items);
+        let pages = match self.pages_of_generated(for_writing && takes_whole_items) {
+            KernelPages::Fresh if blocks::is_read_in_blocks(node) => KernelPages::Maps,
+            pages => pages,
+        };
         let open = CompositeFile::new(node.clone(), file, pages == KernelPages::Fresh);
         let short_at_end = direct || open.short_at_end;
         Ok((
@@ -164,6 +170,7 @@ impl CompositeFile {
             held: Mutex::default(),
             torn: Mutex::default(),
             refused: AtomicBool::new(false),
+            continued_at: AtomicU64::new(u64::MAX),
             whole: WholeFile::default(),
             next: OnceLock::new(),
         }
@@ -464,6 +471,9 @@ impl CompositeFile {
     }
 }
 
+/// Minimum size in bytes of padding that is shown as a hole: that of a page.
+const MIN_HOLE: u64 = 4096;
+
 impl OpenFile for CompositeFile {
     fn inode(&self) -> u64 {
         self.inode
@@ -486,6 +496,9 @@ impl OpenFile for CompositeFile {
             }
         }
         let slices = self.slices(offset, len);
+        if self.is_read_in_blocks() && !self.load_rest_of_block(fs, (offset, len), wait, out)? {
+            return Ok(FoundBytes::MustWait);
+        }
         if wait == Wait::Never {
             slices
                 .iter()
@@ -532,6 +545,21 @@ impl OpenFile for CompositeFile {
             Some(None) => Ok(found),
             _ => Ok(FoundBytes::MustWait),
         }
+    }
+
+    fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
+        let size = fs.attributes(self.inode)?.size;
+        let found = match target {
+            Seek::Data => self.file.after_padding(offset, MIN_HOLE),
+            Seek::Hole => self
+                .file
+                .padding_after(offset, MIN_HOLE)
+                .map_or(size, |at| at.min(size)),
+        };
+        if offset >= size || (target == Seek::Data && found >= size) {
+            return Err(Error::system(libc::ENXIO));
+        }
+        Ok(found)
     }
 
     fn write(
