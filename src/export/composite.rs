@@ -316,8 +316,8 @@ impl Composite {
             .partition_point(|part| part.at + part.len <= position)
     }
 
-    /// Returns the offset at or after `offset` where padding of at least `min` bytes begins, outside
-    /// of records; `None` if none does.
+    /// Returns the offset at or after `offset` where padding of at least `min` bytes begins,
+    /// outside of records; `None` if none does.
     pub fn padding_after(&self, offset: u64, min: u64) -> Option<u64> {
         let mut parts = self.parts.iter().skip(self.part_at(offset));
         let part = parts.find(|part| part.is_padding(min))?;

@@ -38,7 +38,7 @@ fn store() -> tempfile::TempDir {
     folder
 }
 
-/// NetCDF-C before 4.9.1 takes what a short read leaves out for zeros.
+/// NetCDF-C 4.9.0 takes what a short read leaves out for zeros.
 #[test]
 fn a_read_of_a_block_is_whole_or_an_error() {
     for options in [

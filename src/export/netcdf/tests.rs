@@ -145,7 +145,7 @@ fn few_variables_have_blocks_of_their_own() {
     assert_eq!(
         [0, READER_BLOCK, READER_BLOCK + 1, READER_BLOCK + 4]
             .map(|at| file.after_padding(at, 4096)),
-        [0, READER_BLOCK, 2 * READER_BLOCK, 2 * READER_BLOCK]
+        [0, READER_BLOCK, READER_BLOCK + 1, 2 * READER_BLOCK]
     );
     assert_eq!(
         [

@@ -496,7 +496,9 @@ impl OpenFile for CompositeFile {
             }
         }
         let slices = self.slices(offset, len);
-        if self.is_read_in_blocks() && !self.load_rest_of_block(fs, (offset, len), wait, out)? {
+        if blocks::is_read_in_blocks(&self.node)
+            && !self.load_rest_of_block(fs, (offset, len), wait, out)?
+        {
             return Ok(FoundBytes::MustWait);
         }
         if wait == Wait::Never {

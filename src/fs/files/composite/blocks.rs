@@ -1,6 +1,6 @@
 //! Reads of `dataset.nc` in blocks. The kernel cuts a read of more than [`REQUEST`] bytes into
-//! requests, and if one fails it returns the bytes before: a short read. NetCDF-C before 4.9.1 takes
-//! what is missing for zeros (`px_pgin` in posixio.c), and the program never learns of the damage.
+//! requests, and if one fails it returns the bytes before: a short read. NetCDF-C 4.9.0 takes what
+//! is missing for zeros (`px_pgin` in posixio.c), and the program never learns of the damage.
 //!
 //! Invariant: the first request of a read fails if a later one will. Blocks are those of NetCDF-C,
 //! so this module looks no further than the end of one.
@@ -18,11 +18,6 @@ use zarrfs_base::error::Result;
 const REQUEST: usize = (1 << 20) - 4095;
 
 impl CompositeFile {
-    /// Returns whether short reads of the file may be taken for zeros.
-    pub(super) fn is_read_in_blocks(&self) -> bool {
-        is_read_in_blocks(&self.node)
-    }
-
     /// Loads what follows a request in its block, unless the request continues the one before.
     /// Returns whether it could, which it can't where it must not wait.
     ///
@@ -62,8 +57,8 @@ impl CompositeFile {
     }
 }
 
-/// Returns whether short reads of a file may be taken for zeros. The kernel must not keep its pages,
-/// since a read of pages is short at the first one that can't be read.
+/// Returns whether short reads of a file may be taken for zeros. The kernel must not keep its
+/// pages, since a read of pages is short at the first one that can't be read.
 pub(super) fn is_read_in_blocks(node: &Node) -> bool {
     matches!(node, Node::Dataset(_, GroupFormat::Netcdf))
 }
