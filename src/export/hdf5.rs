@@ -7,6 +7,7 @@ use super::describe::{StringEncoding, add_flags, read_strings};
 use super::netcdf::classic::{Attribute as NetcdfAttribute, ClassicVersion, Type};
 use super::netcdf::members::GroupArray;
 use super::netcdf::types::native_type;
+use super::netcdf::names::{MAX_NAME, legal, with_suffix};
 use super::netcdf::{READER_BLOCK, attributes};
 use super::{Composite, PartContent};
 use crate::array::Array;
@@ -42,9 +43,6 @@ const MAX_FILE: u64 = i64::MAX as u64 - (1 << 40);
 
 /// Estimated memory in bytes of an object, without attributes and name.
 const OBJECT: usize = 2 << 10;
-
-/// Maximum length of the name of a link in bytes; a message has at most 64 KiB.
-const MAX_NAME: usize = 32 << 10;
 
 /// Attributes that HDF5 and netCDF-C write themselves.
 const OWN_ATTRIBUTES: [&str; 7] = [
@@ -413,7 +411,7 @@ impl Hdf5File {
             let dimensions: Vec<ArrayDimension> = names
                 .zip(values.shape.iter().copied())
                 .map(|(name, len)| {
-                    let name = name.filter(|name| is_name(name));
+                    let name = name.filter(|name| !name.is_empty());
                     let before = unnamed.entry(len).or_default();
                     let dimension = (name, len, *before);
                     match dimension.0 {
@@ -454,12 +452,12 @@ impl Hdf5File {
         let ObjectContent::Group(members) = &self.objects[parent].content else {
             return None;
         };
-        let with_len = format!("{}_{len}", name.unwrap_or("dim"));
+        let name = name.map(legal);
+        let with_len = with_suffix(name.as_deref().unwrap_or("dim"), &len.to_string());
         let name = name
-            .map(str::to_string)
             .into_iter()
             .chain([with_len.clone()])
-            .chain((2..).map(|n| format!("{with_len}_{n}")))
+            .chain((2..).map(|n: u64| with_suffix(&with_len, &n.to_string())))
             .find(|name| !members.contains_key(name))?;
         let float = super::number::NumberType {
             kind: super::number::NumberKind::Float,
@@ -596,6 +594,7 @@ impl Hdf5File {
     ) -> Result<Vec<u8>> {
         let object = &self.objects[number];
         let mut messages = Messages::default();
+        messages.attribute_info();
         match &object.content {
             ObjectContent::Group(members) => {
                 messages.group(members.len());
@@ -682,11 +681,6 @@ impl ObjectValues {
             values: values.collect(),
         }]
     }
-}
-
-/// Returns whether a name can be that of a link.
-fn is_name(name: &str) -> bool {
-    !name.is_empty() && name != "." && !name.contains(['/', '\0']) && name.len() <= MAX_NAME
 }
 
 /// Returns whether an attribute that was made for netCDF stays: a missing value has the type of the

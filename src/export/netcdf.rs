@@ -22,7 +22,7 @@ mod dimensions;
 mod edit;
 mod mapping;
 pub(super) mod members;
-mod names;
+pub(super) mod names;
 mod parse;
 #[cfg(test)]
 pub(super) mod tests;

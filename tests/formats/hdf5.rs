@@ -59,6 +59,19 @@ fn an_array_at_the_root_is_a_data_set() {
     }
 }
 
+/// A name that HDF5 or netCDF cannot have is left out or replaced, and keeps no program from opening
+/// the file.
+#[test]
+fn files_with_any_name_can_be_opened() {
+    let Some(python) = env_path("ZARRFS_TEST_SERVERS") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    run_python(&python, "hdf5.py", &[Path::new("entitle"), folder.path()]);
+    let mount = Mount::new(&folder.path().join("names.zip"), &["--containers", "h5,nc"]);
+    run_python(&python, "hdf5.py", &[Path::new("open_names"), mount.path()]);
+}
+
 /// Hostile documents, names and attributes: no program crashes or hangs, and what the file leaves out
 /// is named.
 #[test]

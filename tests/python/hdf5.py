@@ -7,14 +7,18 @@ hdf5.py dimensions MOUNT       compares dimensions, attributes and the data sets
 hdf5.py write MOUNT STORE      changes 1,000 random parts of arrays in place
 hdf5.py spoil STORE            adds names, attributes and depths that are hard to show
 hdf5.py survive MOUNT          opens a file of hostile documents with each program
+hdf5.py entitle FOLDER         makes an archive, in each group of which one name is too long or odd
+hdf5.py open_names MOUNT       opens each group of that archive with each program
 hdf5.py refuse MOUNT STORE     changes what cannot be changed, and ends while the file is open
 """
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import warnings
+import zipfile
 
 import h5py
 import netCDF4
@@ -116,6 +120,26 @@ def has_netcdf_type(values):
     return values.dtype.kind in "iuS" or values.dtype.kind == "f" and values.dtype.itemsize in (4, 8)
 
 
+def check_counts(h5):
+    """Compares what the headers of a file state with what the objects have."""
+
+    def check(name, item):
+        info = h5py.h5o.get_info(item.id)
+        attributes = len(list(item.attrs))
+        assert (len(item.attrs), info.num_attrs) == (attributes, attributes), name
+        assert info.rc == 1, name
+        if isinstance(item, h5py.Group):
+            assert len(item) == len(list(item)), name
+        elif item.shape is not None:
+            assert item.maxshape == item.shape, name
+            has_place = item.id.get_offset() is not None
+            assert not has_place or item.id.get_storage_size() == item.size * item.id.get_type().get_size(), name
+
+    check("/", h5)
+    h5.visititems(check)
+    assert h5.id.get_filesize() == os.path.getsize(h5.filename)
+
+
 def read(mount, store):
     file = pathlib.Path(mount) / NAME
     counts = {"equal": 0, "through netCDF-C": 0, "left out": 0, "not read by zarr-python": 0}
@@ -124,6 +148,7 @@ def read(mount, store):
         nc.set_auto_chartostring(False)
         left_out = h5.attrs.get("zarrfs_left_out", b"")
         left_out = left_out.decode() if isinstance(left_out, bytes) else left_out
+        check_counts(h5)
         for path, array in arrays(zarr.open_group(store, mode="r")):
             if path not in h5:
                 assert f"\n{path}: " in f"\n{left_out}", path
@@ -165,6 +190,7 @@ def raw(mount, store):
         nc.set_auto_maskandscale(False)
         left_out = h5.attrs.get("zarrfs_left_out", b"")
         left_out = left_out.decode() if isinstance(left_out, bytes) else left_out
+        check_counts(h5)
         for file in sorted(pathlib.Path(mount).glob("**/data.raw")):
             path = "data" if file.parent == pathlib.Path(mount) else str(file.parent.relative_to(mount))
             try:
@@ -296,6 +322,65 @@ def survive(mount):
             done = subprocess.run(words, capture_output=True, timeout=100)
             assert done.returncode >= 0, (words[0], done.returncode, done.stderr[-300:])
     print(f"{len(found)} objects, {len(left_out.splitlines())} left out")
+
+
+# what has the name, and the name
+NAMES = [
+    *((what, "x" * length) for what in ["array", "group", "dimension", "attribute", "field"] for length in [255, 256, 300]),
+    *((what, "\u00e9" * 150) for what in ["array", "group", "dimension", "attribute", "field"]),
+    *((what, name) for what in ["dimension", "attribute", "field"] for name in [" x", "x ", "a/b", "x\x01", "(x)", ".", "x\0y", ""]),
+    *((what, name) for what in ["array", "group"] for name in ["x ", "x\x01", "(x)"]),
+]
+
+
+def entitle(folder):
+    with zipfile.ZipFile(pathlib.Path(folder) / "names.zip", "w") as archive:
+
+        def add(path, document, attributes=None):
+            archive.writestr(f"{path}/{document}".lstrip("/"), json.dumps({"zarr_format": 2, **(attributes or {})}))
+
+        def add_array(path, dimension="d", dtype="<f4", **attributes):
+            array = dict(shape=[2], chunks=[2], dtype=dtype, compressor=None, fill_value=None, order="C", filters=None)
+            add(path, ".zarray", array)
+            archive.writestr(f"{path}/.zattrs", json.dumps({"_ARRAY_DIMENSIONS": [dimension], **attributes}))
+
+        add("", ".zgroup")
+        for number, (what, name) in enumerate(NAMES):
+            group = str(number)
+            add(group, ".zgroup")
+            add_array(f"{group}/good")
+            if what == "array":
+                add_array(f"{group}/{name}")
+            elif what == "group":
+                add(f"{group}/{name}", ".zgroup")
+                add_array(f"{group}/{name}/x")
+            elif what == "dimension":
+                add_array(f"{group}/x", dimension=name)
+            elif what == "attribute":
+                add_array(f"{group}/x", **{name: 1})
+            else:
+                add_array(f"{group}/x", dtype=[[name, "<f4"]])
+
+
+def open_names(mount):
+    for number, (what, name) in enumerate(NAMES):
+        case = f"{what} {name!r}"
+        group = pathlib.Path(mount) / str(number)
+        with h5py.File(group / NAME) as h5:
+            check_counts(h5)
+            assert "good" in h5, case
+            is_object = what in ("array", "group")
+            is_left_out = is_object and len(name.encode()) > 255
+            assert not is_object or (name in h5) != is_left_out, case
+            assert ("zarrfs_left_out" in h5.attrs) == is_left_out, case
+        for file in [NAME, "dataset.nc"]:
+            with netCDF4.Dataset(group / file) as nc:
+                assert "good" in nc.variables, (case, file)
+                for variable in nc.variables.values():
+                    assert len(variable.ncattrs()) == len({name: variable.getncattr(name) for name in variable.ncattrs()})
+            if shutil.which("ncdump"):
+                done = subprocess.run(["ncdump", "-h", group / file], capture_output=True)
+                assert done.returncode == 0, (case, file, done.stderr)
 
 
 if __name__ == "__main__":

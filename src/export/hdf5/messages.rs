@@ -25,6 +25,7 @@ mod kind {
     pub const LAYOUT: u8 = 8;
     pub const GROUP_INFO: u8 = 10;
     pub const ATTRIBUTE: u8 = 12;
+    pub const ATTRIBUTE_INFO: u8 = 21;
 }
 
 /// The type of values (IV.A.2.d).
@@ -258,6 +259,16 @@ impl Messages {
         layout.extend(place.0.to_le_bytes());
         layout.extend(place.1.to_le_bytes());
         self.push(kind::LAYOUT, &layout);
+    }
+
+    /// Adds what makes HDF5 count the attributes that follow: in a header of version 2, an object
+    /// without this message has none.
+    pub fn attribute_info(&mut self) {
+        // no order of creation, and no attributes outside of the header
+        let mut info = vec![0, 0];
+        info.extend(UNDEFINED.to_le_bytes());
+        info.extend(UNDEFINED.to_le_bytes());
+        self.push(kind::ATTRIBUTE_INFO, &info);
     }
 
     /// Adds an attribute that [fits](ObjectAttribute::fits) into a message.
