@@ -132,8 +132,9 @@ def check_counts(h5):
             assert len(item) == len(list(item)), name
         elif item.shape is not None:
             assert item.maxshape == item.shape, name
-            has_place = item.id.get_offset() is not None
-            assert not has_place or item.id.get_storage_size() == item.size * item.id.get_type().get_size(), name
+            # values of variable length have another size in memory
+            is_stored = item.id.get_offset() is not None and item.dtype.kind != "O"
+            assert not is_stored or item.id.get_storage_size() == item.size * item.id.get_type().get_size(), name
 
     check("/", h5)
     h5.visititems(check)
@@ -372,7 +373,8 @@ def open_names(mount):
             is_object = what in ("array", "group")
             is_left_out = is_object and len(name.encode()) > 255
             assert not is_object or (name in h5) != is_left_out, case
-            assert ("zarrfs_left_out" in h5.attrs) == is_left_out, case
+            # a field without a name, or with a zero in it, makes the array unreadable
+            assert ("zarrfs_left_out" in h5.attrs) == is_left_out or what == "field", case
         for file in [NAME, "dataset.nc"]:
             with netCDF4.Dataset(group / file) as nc:
                 assert "good" in nc.variables, (case, file)
