@@ -11,7 +11,7 @@ use zarrfs_base::error::{Kind, Result};
 use zarrfs_format::chunk_key::{KeyEncoding, parse_index};
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::metadata::Separator;
-use zarrfs_store::{EntryKind, Key, KeyLock, Listing, Permissions, Stat, both};
+use zarrfs_store::{EntryKind, Key, KeyLock, Listing, Permissions, Stat, granted_between};
 
 /// Names examined to detect an undeclared separator: enough to pass stray files, few enough to be
 /// quick.
@@ -143,25 +143,15 @@ impl Array {
     /// Returns `stat`, the state of a chunk, with no more permissions than the directories between
     /// the array and the chunk grant. `known` spares requests for chunks of the same directory.
     pub fn restrict(&self, chunk: ChunkId, stat: Stat, known: &mut LevelPermissions) -> Stat {
-        let parent = self.stored_key(chunk).parent();
+        let key = self.stored_key(chunk);
+        let parent = key.parent();
         if parent == self.key || stat.permissions.is_none() {
             return stat;
         }
         let granted = match &known.0 {
             Some((key, granted)) if *key == parent => *granted,
             _ => {
-                let mut granted = None;
-                let mut level = parent.clone();
-                while level != self.key && !level.is_root() {
-                    let search = match self.store.stat(&level) {
-                        Ok(found) => found
-                            .and_then(|stat| stat.permissions)
-                            .map(Permissions::search),
-                        Err(_) => Some(Permissions::OWNER_ONLY),
-                    };
-                    granted = both(granted, search);
-                    level = level.parent();
-                }
+                let granted = granted_between(&*self.store, &self.key, &key);
                 known.0 = Some((parent, granted));
                 granted
             }

@@ -301,6 +301,177 @@ fn files_of_an_archive_have_the_permissions_of_the_archive() {
     }
 }
 
+/// Returns whether the modes of a mount let all users read a file in it.
+fn all_may_read(mount: &Mount, name: &str) -> bool {
+    let levels = Path::new(name).ancestors();
+    let mut modes = levels.map(|level| {
+        let stat = fs::metadata(mount.join(level.to_str().unwrap()));
+        stat.unwrap_or_else(|e| panic!("{}: {e}", level.display()))
+            .mode()
+    });
+    let file = modes.next().unwrap();
+    file & 0o004 != 0 && modes.all(|directory| directory & 0o001 != 0)
+}
+
+/// "No file grants other users more than the stored files it is made of", in whatever kind of store
+/// they lie: a closed directory closes what the store shows of the files below it. Directories
+/// above what the command names do not count, for no kind.
+#[test]
+fn closed_directories_and_files_close_what_comes_from_them_in_each_kind_of_store() {
+    const ICE: [&str; 3] = ["size-64/data.raw", "size-64/0", "native/data.raw"];
+    const ICE_HISTORY: [&str; 2] = ["branch/main/size-64/data.raw", "branch/main/native/0"];
+    const INLINE: [&str; 2] = ["size-64/data.raw", "size-64/0"];
+    const NATIVE: [&str; 2] = ["native/data.raw", "native/0"];
+    const ARRAY: [&str; 3] = ["a/data.raw", "a/0.0", "a/README.txt"];
+    const NESTED: [&str; 2] = ["r.icechunk/size-64/0", "r.icechunk/native/data.raw"];
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let array = store(&["a"], json!({}));
+    support::copy_tree(array.path(), &path("s.zarr"));
+    fs::create_dir_all(path("stores/closed")).unwrap();
+    servers::zip(array.path(), &path("stores/closed"), "s.zarr.zip", true);
+    fs::create_dir_all(path("references/files")).unwrap();
+    fs::write(path("references/files/x"), [7; 4]).unwrap();
+    let document = json!({"version": 1, "refs": {
+        ".zgroup": r#"{"zarr_format": 2}"#,
+        "a/.zarray": r#"{"zarr_format": 2, "shape": [4], "chunks": [4], "dtype": "|u1", "compressor": null,
+            "fill_value": 0, "order": "C", "filters": null}"#,
+        "a/0": ["files/x", 0, 4],
+    }});
+    fs::write(path("references/r.json"), document.to_string()).unwrap();
+    for version in ["v1", "v2"] {
+        let from = support::test_data(&format!("icechunk/{version}-inline"));
+        support::copy_tree(&from, &path(version));
+        support::copy_tree(&from, &path(&format!("stores/{version}/r.icechunk")));
+    }
+    open_up(folder.path());
+    let manifests = |version: &str| -> Vec<String> {
+        let directory = format!("{version}/manifests");
+        let names = fs::read_dir(path(&directory)).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.map(|name| format!("{directory}/{name}")).collect()
+    };
+    let [in_v1, in_v2] = ["v1", "v2"].map(manifests);
+    let both: &[&[&str]] = &[&[], &["--overlay", "OVERLAY"]];
+    let alone: &[&[&str]] = &[&[]];
+    let history: &[&[&str]] = &[&["--history"]];
+    let stores: &[&[&str]] = &[&["--stores"]];
+    // what is mounted, with each of these options; what is closed; what only the owner reads then
+    let one = |name: &str| vec![name.to_string()];
+    for (location, options, closed, files) in [
+        ("s.zarr", both, one("s.zarr"), &ARRAY[..]),
+        ("s.zarr", both, one("s.zarr/a"), &ARRAY),
+        ("v1", both, one("v1"), &ICE),
+        ("v1", both, one("v1/refs"), &ICE),
+        ("v1", both, one("v1/refs/branch.main"), &ICE),
+        ("v1", both, one("v1/snapshots"), &ICE),
+        ("v1", both, one("v1/manifests"), &ICE),
+        ("v1", both, one("v1/chunks"), &NATIVE),
+        ("v1", both, in_v1, &INLINE),
+        ("v2", both, one("v2"), &ICE),
+        ("v2", both, one("v2/repo"), &ICE),
+        ("v2", both, one("v2/snapshots"), &ICE),
+        ("v2", both, one("v2/manifests"), &ICE),
+        ("v2", both, one("v2/chunks"), &NATIVE),
+        ("v2", both, in_v2, &INLINE),
+        ("v1", history, one("v1"), &ICE_HISTORY),
+        ("v1", history, one("v1/refs"), &ICE_HISTORY),
+        ("v2", history, one("v2"), &ICE_HISTORY),
+        ("v2", history, one("v2/repo"), &ICE_HISTORY),
+        ("v2", history, one("v2/snapshots"), &ICE_HISTORY),
+        ("v2", history, one("v2/manifests"), &ICE_HISTORY),
+        ("stores/v1", stores, one("stores/v1/r.icechunk"), &NESTED),
+        (
+            "stores/v1",
+            stores,
+            one("stores/v1/r.icechunk/refs"),
+            &NESTED,
+        ),
+        ("stores/v2", stores, one("stores/v2/r.icechunk"), &NESTED),
+        (
+            "stores/v2",
+            stores,
+            one("stores/v2/r.icechunk/snapshots"),
+            &NESTED,
+        ),
+        (
+            "stores",
+            stores,
+            one("stores/closed"),
+            &["closed/s.zarr.zip/a/data.raw", "closed/s.zarr.zip/a/0.0"],
+        ),
+        (
+            "stores/closed/s.zarr.zip",
+            both,
+            one("stores/closed/s.zarr.zip"),
+            &ARRAY,
+        ),
+        (
+            "references/r.json",
+            alone,
+            one("references/files"),
+            &["a/0"],
+        ),
+        (
+            "references/r.json",
+            alone,
+            one("references/files/x"),
+            &["a/0"],
+        ),
+        (
+            "references/r.json",
+            alone,
+            one("references/r.json"),
+            &["a/data.raw", "a/0"],
+        ),
+        // above what is mounted
+        ("s.zarr", alone, one(""), &[]),
+        ("v2", alone, one(""), &[]),
+        ("stores/closed/s.zarr.zip", alone, one("stores/closed"), &[]),
+        ("references/r.json", alone, one("references"), &[]),
+    ] {
+        for options in options {
+            let overlay = tempfile::tempdir().unwrap();
+            set_mode(overlay.path(), 0o755);
+            let overlay = overlay.path().to_str().unwrap();
+            let options = options.iter().map(|option| match *option {
+                "OVERLAY" => overlay,
+                option => option,
+            });
+            let options: Vec<&str> = options.collect();
+            let open = Mount::new(&path(location), &options);
+            let what = format!("{location} {options:?}, {closed:?}");
+            for name in files {
+                assert!(
+                    all_may_read(&open, name),
+                    "{what}: {name} while all is open"
+                );
+            }
+            drop(open);
+            for name in &closed {
+                let is_directory = path(name).is_dir();
+                set_mode(&path(name), if is_directory { 0o700 } else { 0o600 });
+            }
+            let mount = Mount::new(&path(location), &options);
+            for name in files {
+                assert!(!all_may_read(&mount, name), "{what}: {name}");
+            }
+            if files.is_empty() {
+                let name = if location == "v2" {
+                    ICE[0]
+                } else {
+                    "a/data.raw"
+                };
+                assert!(all_may_read(&mount, name), "{what}: {name}");
+            }
+            drop(mount);
+            for name in &closed {
+                open_up(&path(name));
+            }
+        }
+    }
+}
+
 /// The store's users and groups may differ from those of the mount.
 #[test]
 fn each_class_gets_the_rights_that_its_members_have_in_the_store() {

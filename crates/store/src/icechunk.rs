@@ -21,17 +21,17 @@ mod snapshot;
 use super::reference::{TargetRoots, check_end, target_error};
 use super::sorted_names::SortedListing;
 use super::{
-    EntryKind, Key, Listing, Readable, Stat, Store, TargetPlace, TargetRoot, Version, both,
-    check_size,
+    EntryKind, Key, Listing, Permissions, Readable, Stat, Store, TargetPlace, TargetRoot, Version,
+    both, check_size,
 };
 use chunk_keys::ChunkKey;
 use chunk_listing::ChunkListing;
 use ice_file::IceFileKind;
 use manifest::{ChunkPlace, IceManifest, TargetCondition};
-use manifests::IceManifests;
+use manifests::{IceManifests, manifest_key};
 pub use object_id::ObjectId;
 use percent_encoding::percent_decode_str;
-use repository::{FoundSnapshot, IceRepository, RepositoryFile};
+use repository::{FoundSnapshot, IceRepository, RepositoryFile, snapshot_key};
 pub use repository::{IceHistory, IceRef};
 pub use repository_store::{IceRepositoryStore, Snapshots};
 pub use snapshot::IceCommit;
@@ -66,8 +66,20 @@ enum IceValue<'a> {
 
 /// A chunk that has a reference.
 struct FoundChunk {
+    /// Identifier of the manifest.
+    id: ObjectId,
     manifest: Arc<IceManifest>,
     place: ChunkPlace,
+}
+
+/// What was looked at for the metadata of earlier keys. Chunks of one file are neighbors, and one
+/// request tells of all of them.
+#[derive(Default)]
+struct KnownStats {
+    /// The latest target.
+    target: Option<(String, Stat)>,
+    /// The latest files that lead to a value, and what they grant.
+    granted: Option<([Option<Key>; 3], Option<Permissions>)>,
 }
 
 impl IcechunkStore {
@@ -138,7 +150,7 @@ impl IcechunkStore {
         let kind = IceFileKind::of(file)?;
         let bytes = ice_file::decode(file, kind)?;
         match kind {
-            IceFileKind::Snapshot => Ok(IceSnapshot::new(bytes, None, None)?.check()),
+            IceFileKind::Snapshot => Ok(IceSnapshot::new(bytes, None)?.check()),
             IceFileKind::Manifest => Ok(IceManifest::new(bytes, None)?.check()),
             IceFileKind::Repository => RepositoryFile(bytes).check(),
         }
@@ -224,10 +236,15 @@ impl IcechunkStore {
         let Some(named) = array.manifests.iter().find(|named| named.may_hold(place)) else {
             return Ok(None);
         };
-        let manifest = self.manifests.get(named.id)?;
+        let id = named.id;
+        let manifest = self.manifests.get(id)?;
         let found = manifest.find(&array.node, place);
-        let found = found.map_err(|e| self.manifests.named(named.id, e))?;
-        Ok(found.map(|place| FoundChunk { manifest, place }))
+        let found = found.map_err(|e| self.manifests.named(id, e))?;
+        Ok(found.map(|place| FoundChunk {
+            id,
+            manifest,
+            place,
+        }))
     }
 
     /// Returns whether there are chunks whose places begin with `begin`.
@@ -246,11 +263,7 @@ impl IcechunkStore {
 
     /// Returns the metadata of a chunk. A chunk in the repository needs no request for it, nor does
     /// a target whose reference tells whether the target is unchanged.
-    fn stat_of_chunk(
-        &self,
-        chunk: &FoundChunk,
-        latest: &mut Option<(String, Stat)>,
-    ) -> Result<Stat> {
+    fn stat_of_chunk(&self, chunk: &FoundChunk, known: &mut KnownStats) -> Result<Stat> {
         let snapshot = &self.found.snapshot;
         match &chunk.place {
             ChunkPlace::Inline(range) => {
@@ -266,8 +279,10 @@ impl IcechunkStore {
                 }
                 let key = chunk_key(*id);
                 let file = self.files().stat(&key).map_err(|e| self.named(&key, e))?;
-                let file = file.ok_or_else(|| self.named(&key, Error::damaged("is missing")))?;
-                Ok(stat.restricted(file.permissions))
+                if file.is_none() {
+                    return Err(self.named(&key, Error::damaged("is missing")));
+                }
+                Ok(stat.restricted(self.manifests.repository.granted([key])))
             }
             ChunkPlace::Virtual {
                 location,
@@ -287,11 +302,11 @@ impl IcechunkStore {
                         unchanged,
                     ));
                 }
-                let stat = match latest {
+                let stat = match &known.target {
                     Some((known, stat)) if *known == target => stat.clone(),
-                    _ => self.targets.read(&target, |store, key| store.stat(key))?,
+                    _ => self.targets.stat(&target)?,
                 };
-                *latest = Some((target.clone(), stat.clone()));
+                known.target = Some((target.clone(), stat.clone()));
                 check_end(&stat, *offset, *len)
                     .and_then(|()| check_unchanged(&stat, unchanged))
                     .map_err(|e| target_error(&target, e))?;
@@ -404,14 +419,56 @@ impl IcechunkStore {
         self.manifests.named_key(key, e)
     }
 
-    fn stat_in(&self, key: &Key, latest: &mut Option<(String, Stat)>) -> Result<Option<Stat>> {
+    fn stat_in(&self, key: &Key, known: &mut KnownStats) -> Result<Option<Stat>> {
         let snapshot = &self.found.snapshot;
-        match self.find(key)? {
-            IceValue::Document(document) => snapshot.stat(document).map(Some),
-            IceValue::Chunk(chunk) => self.stat_of_chunk(&chunk, latest).map(Some),
-            IceValue::Prefix => Ok(Some(snapshot.stat_of_prefix())),
-            IceValue::Nothing => Ok(None),
+        let stat = match self.find(key)? {
+            IceValue::Document(document) => {
+                let stat = snapshot.stat(document)?;
+                stat.restricted(self.granted(None, known))
+            }
+            IceValue::Chunk(chunk) => {
+                let stat = self.stat_of_chunk(&chunk, known)?;
+                stat.restricted(self.granted(Some(chunk.id), known))
+            }
+            IceValue::Prefix => {
+                let granted = both(self.granted(None, known), self.granted_on_chunks(key));
+                let stat = snapshot.stat_of_prefix();
+                stat.restricted(granted.map(Permissions::of_level))
+            }
+            IceValue::Nothing => return Ok(None),
+        };
+        Ok(Some(stat))
+    }
+
+    /// Returns the permissions that the files of the repository which name and hold the snapshot
+    /// grant, and the manifest of a chunk.
+    fn granted(&self, manifest: Option<ObjectId>, known: &mut KnownStats) -> Option<Permissions> {
+        let snapshot = snapshot_key(self.commit().id);
+        let named_by = self.found.key.clone();
+        let keys = [Some(named_by), Some(snapshot), manifest.map(manifest_key)];
+        if let Some((latest, granted)) = &known.granted
+            && *latest == keys
+        {
+            return *granted;
         }
+        let repository = &self.manifests.repository;
+        let granted = repository.granted(keys.iter().flatten().cloned());
+        known.granted = Some((keys, granted));
+        granted
+    }
+
+    /// Returns the permissions that stand for those of the chunks of an array, if `key` is at or
+    /// below one: those of its manifests and of the directories of manifests and chunks. The
+    /// manifests are looked at once, since there may be many.
+    fn granted_on_chunks(&self, key: &Key) -> Option<Permissions> {
+        // a damaged array has no chunks that can be read
+        let (array, _) = self.found.snapshot.array_of(key.as_str()).ok()??;
+        let repository = &self.manifests.repository;
+        let by_manifests = array.granted.get_or_init(|| {
+            let keys = array.manifests.iter().map(|named| manifest_key(named.id));
+            repository.granted(keys)
+        });
+        both(*by_manifests, repository.granted_on_chunks())
     }
 }
 
@@ -445,7 +502,7 @@ impl Readable for IcechunkStore {
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        self.stat_in(key, &mut None)
+        self.stat_in(key, &mut KnownStats::default())
     }
 
     fn stat_many(
@@ -453,10 +510,9 @@ impl Readable for IcechunkStore {
         keys: &mut dyn Iterator<Item = Key>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        // chunks of one file are neighbors, and one request tells of all of them
-        let mut latest = None;
+        let mut known = KnownStats::default();
         for key in keys {
-            if !each(self.stat_in(&key, &mut latest)) {
+            if !each(self.stat_in(&key, &mut known)) {
                 return;
             }
         }

@@ -49,7 +49,7 @@ pub use outside::{DirectoryCall, DirectoryCalls, change_directories_by};
 pub use overlay::{
     ChangeKind, CommitReport, Committer, OverlayChange, OverlayDirectory, OverlayStore,
 };
-pub use permissions::{Permissions, both};
+pub use permissions::{Permissions, both, granted_between, granted_by};
 pub use pieces::{ValuePiece, is_put_in_memory, put_in_memory};
 pub use prefix::PrefixStore;
 pub use reference::{ReferenceStore, TargetPlace, TargetRoot};

@@ -6,6 +6,8 @@
 //! granted. POSIX access control lists are not read; where a file has one, its group bits are the
 //! mask of the list.
 
+use super::{Key, Readable};
+
 /// The permission bits of a stored file or directory, and the owner and group to which they apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
@@ -141,6 +143,31 @@ pub fn both(a: Option<Permissions>, b: Option<Permissions>) -> Option<Permission
         (Some(a), Some(b)) => Some(a.and(b)),
         (a, b) => a.or(b),
     }
+}
+
+/// Returns the permissions that a directory of a store grants on the files below it. A directory
+/// that the store cannot look at grants nothing, a missing one hides nothing.
+pub fn granted_by(store: &(impl Readable + ?Sized), directory: &Key) -> Option<Permissions> {
+    match store.stat(directory) {
+        Ok(found) => found?.permissions.map(Permissions::search),
+        Err(_) => Some(Permissions::OWNER_ONLY),
+    }
+}
+
+/// Returns the permissions that the directories between `top` and `key` grant on the file at `key`.
+/// `top` and the root of the store are not among them.
+pub fn granted_between(
+    store: &(impl Readable + ?Sized),
+    top: &Key,
+    key: &Key,
+) -> Option<Permissions> {
+    let mut granted = None;
+    let mut level = key.parent();
+    while level != *top && !level.is_root() {
+        granted = both(granted, granted_by(store, &level));
+        level = level.parent();
+    }
+    granted
 }
 
 #[cfg(test)]

@@ -280,7 +280,7 @@ impl ReferenceStore {
         };
         let stat = match latest {
             Some((known, stat)) if *known == target => stat.clone(),
-            _ => self.targets.read(target, |store, key| store.stat(key))?,
+            _ => self.targets.stat(target)?,
         };
         *latest = Some((target, stat.clone()));
         let (offset, len) = range.unwrap_or((0, stat.size));

@@ -54,7 +54,7 @@ impl IceManifests {
         if let Some(manifest) = &*manifest {
             return Ok(manifest.clone());
         }
-        let key = key_of(id);
+        let key = manifest_key(id);
         let read = self.repository.read_named(&key, IceFileKind::Manifest);
         let read = read
             .and_then(|(bytes, _)| IceManifest::new(bytes, Some(id)).map_err(|e| e.context(&key)));
@@ -79,7 +79,7 @@ impl IceManifests {
 
     /// Adds the name of a manifest to an error.
     pub fn named(&self, id: ObjectId, e: Error) -> Error {
-        self.named_key(&key_of(id), e)
+        self.named_key(&manifest_key(id), e)
     }
 
     /// Adds the name of a file of the repository to an error. A missing one must not look like a
@@ -99,6 +99,6 @@ impl Reclaim for IceManifests {
     }
 }
 
-fn key_of(id: ObjectId) -> Key {
+pub(super) fn manifest_key(id: ObjectId) -> Key {
     Key::root().join(&format!("manifests/{id}"))
 }

@@ -8,7 +8,7 @@ use super::ice_file::{self, IceFileKind};
 use super::object_id::ObjectId;
 use super::snapshot::{IceCommit, IceSnapshot, time_of};
 use crate::reopening::present;
-use crate::{EntryKind, Key, Permissions, Stat, Store, both};
+use crate::{EntryKind, Key, Permissions, Stat, Store, both, granted_between, granted_by};
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use percent_encoding::{CONTROLS, percent_decode_str, utf8_percent_encode};
 use std::collections::HashSet;
@@ -265,21 +265,44 @@ impl IceRepository {
             read.ok_or_else(|| Error::not_found(format!("no snapshot {id}")))?
                 .0
         };
-        let mut permissions = self.permissions(&key)?;
-        if let Some(named_by) = named_by {
-            permissions = both(permissions, self.permissions(named_by)?);
-        }
-        let snapshot = IceSnapshot::new(bytes, Some(id), permissions);
+        let snapshot = IceSnapshot::new(bytes, Some(id));
         snapshot.map(Arc::new).map_err(|e| e.context(&key))
     }
 
-    /// Returns the permissions of a local file, and of the directories above it.
-    fn permissions(&self, key: &Key) -> Result<Option<Permissions>> {
-        if self.is_local() {
-            Ok(self.below.stat(key)?.and_then(|stat| stat.permissions))
-        } else {
-            Ok(None)
+    /// Returns the permissions that all of these files, and the directories that lead to them,
+    /// grant now. A file that cannot be looked at grants nothing; a server is not asked.
+    pub fn granted(&self, keys: impl IntoIterator<Item = Key>) -> Option<Permissions> {
+        if !self.is_local() {
+            return None;
         }
+        let root = Key::root();
+        // without modes, there is nothing to look at
+        let mut granted = granted_by(&*self.below, &root)?;
+        let mut last = root.clone();
+        for key in keys {
+            let of_file = match self.below.stat(&key) {
+                Ok(Some(file)) => file.permissions,
+                Ok(None) | Err(_) => Some(Permissions::OWNER_ONLY),
+            };
+            granted = of_file.map_or(granted, |more| granted.and(more));
+            if key.parent() != last {
+                let above = granted_between(&*self.below, &root, &key);
+                granted = above.map_or(granted, |more| granted.and(more));
+                last = key.parent();
+            }
+        }
+        Some(granted)
+    }
+
+    /// Returns the permissions that the directories of manifests and chunks grant on the files in
+    /// them.
+    pub fn granted_on_chunks(&self) -> Option<Permissions> {
+        if !self.is_local() {
+            return None;
+        }
+        let directories = ["manifests", "chunks"].map(|name| Key::root().join(name));
+        let granted = directories.map(|key| granted_by(&*self.below, &key));
+        both(granted[0], granted[1])
     }
 
     /// Returns whether values are files of this machine, whose permissions count.
@@ -348,7 +371,7 @@ impl IceRepository {
                 )));
             }
             let read = self.read_named(&snapshot_key(id), IceFileKind::Snapshot);
-            let snapshot = read.and_then(|(bytes, _)| IceSnapshot::new(bytes, Some(id), None));
+            let snapshot = read.and_then(|(bytes, _)| IceSnapshot::new(bytes, Some(id)));
             Some(snapshot.map(|snapshot| {
                 next = snapshot.parent;
                 snapshot.commit
@@ -400,7 +423,7 @@ impl IceRepository {
     }
 }
 
-fn snapshot_key(id: ObjectId) -> Key {
+pub(super) fn snapshot_key(id: ObjectId) -> Key {
     Key::root().join(&format!("snapshots/{id}"))
 }
 

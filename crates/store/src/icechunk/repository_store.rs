@@ -4,12 +4,14 @@
 //! Nothing lists that name. A snapshot is opened when a key in it is asked for, and closed again
 //! when others are used more or memory is short.
 
-use super::IcechunkStore;
 use super::object_id::ObjectId;
 use super::repository::{IceHistory, IceRef};
 use super::snapshot::IceCommit;
+use super::{IcechunkStore, KnownStats};
 use crate::reopening::{OpenedValue, Reopening};
-use crate::{Entry, EntryKind, Key, Listing, Readable, Stat, Store, Version, check_size};
+use crate::{
+    Entry, EntryKind, Key, Listing, Permissions, Readable, Stat, Store, Version, check_size,
+};
 use lru::LruCache;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use std::num::NonZeroUsize;
@@ -336,7 +338,14 @@ impl IceRepositoryStore {
 
     fn document(&self) -> Stat {
         let version = Version::Tag("history".to_string());
-        Stat::value(DOCUMENT.len() as u64, self.first.commit().time, version)
+        let stat = Stat::value(DOCUMENT.len() as u64, self.first.commit().time, version);
+        stat.restricted(self.granted_above())
+    }
+
+    /// Returns the permissions of the file that names the snapshots.
+    fn granted_above(&self) -> Option<Permissions> {
+        let repository = &self.first.manifests.repository;
+        repository.granted([self.first.found.key.clone()])
     }
 }
 
@@ -417,7 +426,10 @@ impl Readable for IceRepositoryStore {
         match self.find(key, IceBranch::fresh)? {
             RepositoryKey::Inside(store, inside) => store.stat(&inside),
             RepositoryKey::Document => Ok(Some(self.document())),
-            RepositoryKey::Above => Ok(Some(Stat::prefix())),
+            RepositoryKey::Above => {
+                let granted = self.granted_above().map(Permissions::of_level);
+                Ok(Some(Stat::prefix().restricted(granted)))
+            }
             RepositoryKey::Nothing => Ok(None),
         }
     }
@@ -427,11 +439,10 @@ impl Readable for IceRepositoryStore {
         keys: &mut dyn Iterator<Item = Key>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        // chunks of one file are neighbors, and one request tells of all of them
-        let mut latest = None;
+        let mut known = KnownStats::default();
         for key in keys {
             let stat = match self.find(&key, IceBranch::fresh) {
-                Ok(RepositoryKey::Inside(store, inside)) => store.stat_in(&inside, &mut latest),
+                Ok(RepositoryKey::Inside(store, inside)) => store.stat_in(&inside, &mut known),
                 Ok(_) => self.stat(&key),
                 Err(e) => Err(e),
             };

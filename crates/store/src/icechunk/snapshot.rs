@@ -60,8 +60,6 @@ pub(super) struct IceSnapshot {
     pub commit: IceCommit,
     /// The snapshot before; `None` in files of the second version.
     pub parent: Option<ObjectId>,
-    /// Permissions of the files that name and hold the snapshot.
-    pub permissions: Option<Permissions>,
     documents: SortedEntries<IceDocument>,
     /// The first path that is none, if there is one. Such nodes are left out.
     pub refused: Option<String>,
@@ -90,6 +88,8 @@ pub(super) struct IceArray {
     pub encoding: ChunkKeyEncoding,
     pub dimensions: usize,
     pub manifests: Vec<ManifestExtents>,
+    /// Permissions of the manifests, once they were asked for.
+    pub granted: OnceLock<Option<Permissions>>,
     /// Memory of the manifests.
     _memory: Grant,
 }
@@ -111,11 +111,7 @@ impl ManifestExtents {
 
 impl IceSnapshot {
     /// Checks a snapshot: that it is `id`, and that its paths can be keys.
-    pub fn new(
-        bytes: FlatBytes,
-        id: Option<ObjectId>,
-        permissions: Option<Permissions>,
-    ) -> Result<Self> {
+    pub fn new(bytes: FlatBytes, id: Option<ObjectId>) -> Result<Self> {
         let root = bytes.root()?;
         let stated = ObjectId(root.inline(field::ID)?.ok_or_else(damaged)?);
         if id.is_some_and(|id| id != stated) {
@@ -155,7 +151,6 @@ impl IceSnapshot {
                 message: root.string(field::MESSAGE)?.unwrap_or_default(),
             },
             parent: root.inline(field::PARENT)?.map(ObjectId),
-            permissions,
             documents,
             refused,
             bytes,
@@ -247,17 +242,13 @@ impl IceSnapshot {
 
     /// Returns the metadata of a value of this version.
     pub fn stat_of_version(&self, size: u64, version: String) -> Stat {
-        Stat {
-            permissions: self.permissions,
-            ..Stat::value(size, self.commit.time, Version::Tag(version))
-        }
+        Stat::value(size, self.commit.time, Version::Tag(version))
     }
 
     /// Returns the metadata of a prefix.
     pub fn stat_of_prefix(&self) -> Stat {
         Stat {
             modified: self.commit.time,
-            permissions: self.permissions.map(Permissions::of_level),
             ..Stat::prefix()
         }
     }
@@ -322,6 +313,7 @@ impl IceSnapshot {
             encoding,
             dimensions,
             manifests,
+            granted: OnceLock::new(),
             _memory: memory,
         });
         Ok(Some(document.array.get_or_init(|| array).clone()))
@@ -437,7 +429,7 @@ pub(super) mod tests {
         ];
         let nodes = nodes.map(group).into();
         let bytes = flat(snapshot([1; 12], "first", nodes));
-        let snapshot = IceSnapshot::new(bytes, Some(ObjectId([1; 12])), None).unwrap();
+        let snapshot = IceSnapshot::new(bytes, Some(ObjectId([1; 12]))).unwrap();
         let names = (0..).map_while(|position| snapshot.documents.name_at(position));
         let keys: Vec<&str> = names.collect();
         assert_eq!(
@@ -466,7 +458,7 @@ pub(super) mod tests {
             array("/g/bad", [7; 8], 2, &[([1; 12], &[(0, 2)])]),
         ];
         let bytes = flat(snapshot([1; 12], "", nodes));
-        let snapshot = IceSnapshot::new(bytes, None, None).unwrap();
+        let snapshot = IceSnapshot::new(bytes, None).unwrap();
         let (array, rest) = snapshot.array_of("g/a/c/0/1").unwrap().unwrap();
         assert_eq!((array.node, rest, array.dimensions), ([7; 8], "c/0/1", 2));
         assert_eq!(snapshot.array_of("g/a").unwrap().unwrap().1, "");

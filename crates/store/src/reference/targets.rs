@@ -3,7 +3,7 @@
 
 use super::place::{TargetPlace, refused, target_error};
 use crate::reopening::present;
-use crate::{EntryKind, Key, Stat, Store};
+use crate::{EntryKind, Key, Stat, Store, granted_between, granted_by};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use zarrfs_base::error::{Error, Result};
@@ -26,6 +26,8 @@ pub struct TargetRoot {
 struct TargetValue {
     store: Arc<dyn Store>,
     key: Key,
+    /// Whether the user has named the directory at the root of the store.
+    is_below_named: bool,
 }
 
 /// All prefixes.
@@ -130,7 +132,11 @@ impl TargetRoots {
     fn find(&self, target: &str) -> Result<TargetValue> {
         let (root, key) = self.root_of(target)?;
         let store = root.store().map_err(|e| target_error(target, present(e)))?;
-        Ok(TargetValue { store, key })
+        Ok(TargetValue {
+            store,
+            key,
+            is_below_named: !root.is_target && root.place != self.folder,
+        })
     }
 
     /// Calls `read` with the value of a target.
@@ -148,6 +154,32 @@ impl TargetRoots {
         read(&*value.store, &value.key)
             .and_then(|found| found.ok_or_else(|| Error::damaged("is missing")))
             .map_err(|e| target_error(target, present(e)))
+    }
+
+    /// Returns the metadata of a target, with no more permissions than the directories above it
+    /// grant. Those above the document or above a target that the user has named do not count, as
+    /// those above a store.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`TargetRoots::read`].
+    pub fn stat(&self, target: &str) -> Result<Stat> {
+        let stat = self.read(target, |store, key| store.stat(key))?;
+        if stat.permissions.is_none() {
+            return Ok(stat);
+        }
+        let TargetValue {
+            store,
+            key,
+            is_below_named,
+        } = self.find(target)?;
+        let root = Key::root();
+        let stat = stat.restricted(granted_between(&*store, &root, &key));
+        if is_below_named {
+            Ok(stat.restricted(granted_by(&*store, &root)))
+        } else {
+            Ok(stat)
+        }
     }
 
     /// Reads the bytes of `part`, relative to `offset`, of a target that must have `len` bytes
