@@ -12,6 +12,7 @@ mod flat;
 mod flex;
 mod ice_file;
 mod manifest;
+mod manifest_tree;
 mod manifests;
 mod object_id;
 mod repository;
@@ -31,7 +32,7 @@ use manifest::{ChunkPlace, IceManifest, TargetCondition};
 use manifests::{IceManifests, manifest_key};
 pub use object_id::ObjectId;
 use percent_encoding::percent_decode_str;
-use repository::{FoundSnapshot, IceRepository, RepositoryFile, snapshot_key};
+use repository::{FoundSnapshot, IceRepository, KnownSnapshots, RepositoryFile, snapshot_key};
 pub use repository::{IceHistory, IceRef};
 pub use repository_store::{IceRepositoryStore, Snapshots};
 pub use snapshot::IceCommit;
@@ -100,7 +101,7 @@ impl IcechunkStore {
     ) -> Result<Self> {
         let repository = IceRepository::new(below, spill);
         Ok(IcechunkStore {
-            found: repository.find(&wanted, None)?,
+            found: repository.find(&wanted, &|_| None)?,
             wanted,
             manifests: IceManifests::new(repository),
             targets: Arc::new(TargetRoots::new(folder, roots)),
@@ -152,7 +153,7 @@ impl IcechunkStore {
         match kind {
             IceFileKind::Snapshot => Ok(IceSnapshot::new(bytes, None)?.check()),
             IceFileKind::Manifest => Ok(IceManifest::new(bytes, None)?.check()),
-            IceFileKind::Repository => RepositoryFile(bytes).check(),
+            IceFileKind::Repository => RepositoryFile::new(bytes).check(),
         }
     }
 
@@ -163,15 +164,24 @@ impl IcechunkStore {
         store
     }
 
-    /// Returns a store of another snapshot of the same repository, which shares the manifests.
+    /// Returns a store of another snapshot of the same repository, which shares the manifests. A
+    /// snapshot that `known` returns is not read again.
     ///
     /// # Errors
     ///
     /// The errors of [`IcechunkStore::open`].
-    fn at(&self, wanted: IceRef) -> Result<Self> {
+    fn at(&self, wanted: IceRef, known: KnownSnapshots) -> Result<Self> {
         let repository = &self.manifests.repository;
+        let own = &self.found.snapshot;
+        let known = |id| {
+            if own.commit.id == id {
+                Some(own.clone())
+            } else {
+                known(id)
+            }
+        };
         let store = IcechunkStore {
-            found: repository.find(&wanted, Some(&self.found.snapshot))?,
+            found: repository.find(&wanted, &known)?,
             wanted,
             manifests: self.manifests.clone(),
             targets: self.targets.clone(),
@@ -233,7 +243,7 @@ impl IcechunkStore {
     /// Returns the reference of a chunk; `None` if it has the fill value.
     fn chunk(&self, array: &IceArray, place: &[u32]) -> Result<Option<FoundChunk>> {
         // the extents of manifests do not overlap
-        let Some(named) = array.manifests.iter().find(|named| named.may_hold(place)) else {
+        let Some(named) = array.manifests.matching(place).next() else {
             return Ok(None);
         };
         let id = named.id;
@@ -249,7 +259,7 @@ impl IcechunkStore {
 
     /// Returns whether there are chunks whose places begin with `begin`.
     fn has_any(&self, array: &IceArray, begin: &[u32]) -> Result<bool> {
-        for named in array.manifests.iter().filter(|named| named.may_hold(begin)) {
+        for named in array.manifests.matching(begin) {
             let range = self.manifests.get(named.id)?.range(&array.node, begin);
             if !range
                 .map_err(|e| self.manifests.named(named.id, e))?

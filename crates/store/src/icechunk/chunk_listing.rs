@@ -2,6 +2,7 @@
 //! manifest.
 
 use super::manifest::IceManifest;
+use super::manifest_tree::ManifestSearch;
 use super::manifests::IceManifests;
 use super::snapshot::IceArray;
 use crate::{Entry, EntryKind};
@@ -22,8 +23,8 @@ pub(super) struct ChunkListing {
     single: Option<Entry>,
     /// The beginning of the places of the chunks.
     begin: Vec<u32>,
-    /// Number of the next manifest.
-    next: usize,
+    /// The manifests that are left; `None` if none has to be read.
+    search: Option<ManifestSearch>,
     /// The references that are left in a manifest.
     current: Option<(Arc<IceManifest>, Range<usize>)>,
     /// The prefixes that were listed, if several manifests may have chunks in one.
@@ -39,17 +40,19 @@ impl ChunkListing {
         array: Arc<IceArray>,
         begin: Option<Vec<u32>>,
     ) -> Self {
+        let is_array = begin.is_none();
+        let begin = begin.unwrap_or_default();
         let mut listing = ChunkListing {
             manifests,
             single: None,
-            next: 0,
+            search: Some(array.manifests.search(begin.clone())),
             current: None,
             listed: HashSet::new(),
             memory: Grant::default(),
-            begin: begin.clone().unwrap_or_default(),
+            begin,
             array,
         };
-        if begin.is_none()
+        if is_array
             && let Some((name, is_chunk)) =
                 listing.array.encoding.single_name(listing.array.dimensions)
         {
@@ -60,7 +63,7 @@ impl ChunkListing {
             };
             let has_any = !listing.array.manifests.is_empty();
             listing.single = has_any.then(|| Entry::new(name, kind));
-            listing.next = listing.array.manifests.len();
+            listing.search = None;
         }
         listing
     }
@@ -98,17 +101,17 @@ impl ChunkListing {
     /// Begins the next manifest. Returns `false` after the last one.
     fn next_manifest(&mut self) -> Result<bool> {
         self.current = None;
-        while let Some(named) = self.array.manifests.get(self.next) {
-            self.next += 1;
-            if named.may_hold(&self.begin) {
-                let manifest = self.manifests.get(named.id)?;
-                let range = manifest.range(&self.array.node, &self.begin);
-                let range = range.map_err(|e| self.manifests.named(named.id, e))?;
-                self.current = Some((manifest, range));
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let Some(search) = &mut self.search else {
+            return Ok(false);
+        };
+        let Some(named) = search.next_in(&self.array.manifests) else {
+            return Ok(false);
+        };
+        let manifest = self.manifests.get(named.id)?;
+        let range = manifest.range(&self.array.node, &self.begin);
+        let range = range.map_err(|e| self.manifests.named(named.id, e))?;
+        self.current = Some((manifest, range));
+        Ok(true)
     }
 }
 

@@ -36,6 +36,9 @@ const MAX_DICTIONARY: usize = 1 << 20;
 /// 1,024.
 const MAX_LOCATION: usize = 16 << 10;
 
+/// Memory in bytes of what is kept of each manifest beside its bytes: of a small one, most.
+const OVERHEAD: usize = 512;
+
 /// The identifier of an array or group.
 pub(super) type NodeId = [u8; 8];
 
@@ -85,7 +88,8 @@ impl IceManifest {
         let tables = root.required(field::ARRAYS, 4)?;
         let dictionary = root.bytes(field::DICTIONARY, MAX_DICTIONARY)?;
         let len = dictionary.as_ref().map_or(0, Vec::len);
-        let memory = memory::take(tables.len() * size_of::<(NodeId, usize)>() + 3 * len)?;
+        let memory =
+            memory::take(tables.len() * size_of::<(NodeId, usize)>() + 3 * len + OVERHEAD)?;
         let mut arrays = Vec::with_capacity(tables.len());
         let mut count = 0;
         for table in tables.tables() {

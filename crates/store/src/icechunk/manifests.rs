@@ -15,8 +15,21 @@ use zarrfs_base::memory::{self, Reclaim, lock};
 /// A repository and its manifests.
 pub(super) struct IceManifests {
     pub repository: IceRepository,
-    /// The lock protects the map alone.
-    kept: Mutex<LruCache<ObjectId, Arc<ManifestSlot>>>,
+    /// The lock protects the map and its memory alone.
+    kept: Mutex<KeptManifests>,
+}
+
+/// The manifests that were used last, and their memory together in bytes.
+struct KeptManifests {
+    slots: LruCache<ObjectId, KeptManifest>,
+    memory: usize,
+}
+
+/// A manifest, and its memory in bytes: 0 before it was read.
+#[derive(Default)]
+struct KeptManifest {
+    slot: Arc<ManifestSlot>,
+    memory: usize,
 }
 
 /// A manifest; `None` before it was read. The lock is held while it is read, so that only one
@@ -24,12 +37,23 @@ pub(super) struct IceManifests {
 #[derive(Default)]
 struct ManifestSlot(Mutex<Option<Arc<IceManifest>>>);
 
-impl ManifestSlot {
-    /// Returns the memory of the manifest in bytes, unless it is being read.
-    fn memory(&self) -> usize {
-        let kept = self.0.try_lock().ok();
-        kept.and_then(|kept| Some(kept.as_ref()?.memory()))
-            .unwrap_or(0)
+impl KeptManifests {
+    /// Counts a manifest that was read, and drops those that were used least recently beyond
+    /// `bound` bytes.
+    fn add(&mut self, id: ObjectId, slot: &Arc<ManifestSlot>, memory: usize, bound: usize) {
+        // another thread may have dropped it meanwhile
+        if let Some(kept) = self.slots.peek_mut(&id)
+            && Arc::ptr_eq(&kept.slot, slot)
+        {
+            self.memory = self.memory - kept.memory + memory;
+            kept.memory = memory;
+        }
+        while self.memory > bound && self.slots.len() > 1 {
+            let Some((_, dropped)) = self.slots.pop_lru() else {
+                return;
+            };
+            self.memory -= dropped.memory;
+        }
     }
 }
 
@@ -37,7 +61,10 @@ impl IceManifests {
     pub fn new(repository: IceRepository) -> Arc<Self> {
         let manifests = Arc::new(IceManifests {
             repository,
-            kept: Mutex::new(LruCache::unbounded()),
+            kept: Mutex::new(KeptManifests {
+                slots: LruCache::unbounded(),
+                memory: 0,
+            }),
         });
         memory::register(&manifests);
         manifests
@@ -49,7 +76,11 @@ impl IceManifests {
     ///
     /// EIO if it is missing.
     pub fn get(&self, id: ObjectId) -> Result<Arc<IceManifest>> {
-        let slot = lock(&self.kept).get_or_insert(id, Arc::default).clone();
+        let slot = {
+            let mut kept = lock(&self.kept);
+            let kept = kept.slots.get_or_insert(id, KeptManifest::default);
+            kept.slot.clone()
+        };
         let mut manifest = lock(&slot.0);
         if let Some(manifest) = &*manifest {
             return Ok(manifest.clone());
@@ -61,20 +92,8 @@ impl IceManifests {
         let read = Arc::new(read.map_err(|e| e.context(self.repository.below.location()))?);
         *manifest = Some(read.clone());
         drop(manifest);
-        self.evict();
+        lock(&self.kept).add(id, &slot, read.memory(), memory::limit() / 4);
         Ok(read)
-    }
-
-    /// Drops the manifests that were used least recently, beyond the bound.
-    fn evict(&self) {
-        let mut kept = lock(&self.kept);
-        let mut total: usize = kept.iter().map(|(_, slot)| slot.memory()).sum();
-        while total > memory::limit() / 4 && kept.len() > 1 {
-            let Some((_, slot)) = kept.pop_lru() else {
-                return;
-            };
-            total -= slot.memory().min(total);
-        }
     }
 
     /// Adds the name of a manifest to an error.
@@ -92,13 +111,46 @@ impl IceManifests {
 
 impl Reclaim for IceManifests {
     fn reclaim(&self) {
+        self.repository.forget_file();
         // a request that holds a manifest keeps it
         if let Ok(mut kept) = self.kept.try_lock() {
-            kept.clear();
+            kept.slots.clear();
+            kept.memory = 0;
         }
     }
 }
 
 pub(super) fn manifest_key(id: ObjectId) -> Key {
     Key::root().join(&format!("manifests/{id}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifests_that_were_used_last_are_kept_within_the_bound() {
+        let mut kept = KeptManifests {
+            slots: LruCache::unbounded(),
+            memory: 0,
+        };
+        let mut read = |number: u8, memory| {
+            let id = ObjectId([number; 12]);
+            let slots = &mut kept.slots;
+            let slot = slots.get_or_insert(id, KeptManifest::default).slot.clone();
+            kept.add(id, &slot, memory, 100);
+            let mut numbers: Vec<u8> = kept.slots.iter().map(|(id, _)| id.0[0]).collect();
+            numbers.sort_unstable();
+            (numbers, kept.memory)
+        };
+        assert_eq!(read(1, 40), (vec![1], 40));
+        assert_eq!(read(2, 60), (vec![1, 2], 100));
+        assert_eq!(read(1, 40), (vec![1, 2], 100));
+        assert_eq!(read(3, 30), (vec![1, 3], 70));
+        assert_eq!(read(4, 500), (vec![4], 500));
+        assert_eq!(read(5, 1), (vec![5], 1));
+        // one that was dropped while it was read
+        kept.add(ObjectId([9; 12]), &Arc::default(), 50, 100);
+        assert_eq!(kept.memory, 1);
+    }
 }

@@ -2,23 +2,25 @@
 //! (specification 2.1, section "Repo Info File", and `repo.fbs`), in a file for each of them below
 //! `refs/` in the first (specification 1, section "Reference Files").
 
-use super::flat::{FlatBytes, FlatTable, damaged};
+use super::flat::{FlatBytes, FlatTable, FlatVector, damaged};
 use super::flex;
 use super::ice_file::{self, IceFileKind};
 use super::object_id::ObjectId;
 use super::snapshot::{IceCommit, IceSnapshot, time_of};
 use crate::reopening::present;
+use crate::sorted_names::{NameSpan, NamedEntry, SortedEntries};
 use crate::{EntryKind, Key, Permissions, Stat, Store, both, granted_between, granted_by};
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use percent_encoding::{CONTROLS, percent_decode_str, utf8_percent_encode};
 use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json;
+use zarrfs_base::memory::lock;
 
 /// The fields of the tables.
 mod field {
@@ -43,8 +45,24 @@ pub(super) const REFERENCES: &str = "refs";
 /// The branch that each repository has.
 const MAIN: &str = "main";
 
-const BRANCH: &str = "branch";
-const TAG: &str = "tag";
+/// What names snapshots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReferenceKind {
+    Branch,
+    Tag,
+}
+
+impl ReferenceKind {
+    fn name(self) -> &'static str {
+        match self {
+            ReferenceKind::Branch => "branch",
+            ReferenceKind::Tag => "tag",
+        }
+    }
+}
+
+/// An iterator over names.
+pub(super) type Names = Box<dyn Iterator<Item = Result<String>> + Send>;
 
 /// Maximum number of names in which those of a repository are looked for.
 pub(super) const MAX_LISTED: usize = 1000;
@@ -150,6 +168,9 @@ pub(super) struct FoundSnapshot {
     pub containers: Vec<(String, String)>,
 }
 
+/// Returns a snapshot that is open.
+pub(super) type KnownSnapshots<'a> = &'a dyn Fn(ObjectId) -> Option<Arc<IceSnapshot>>;
+
 /// All that names snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IceHistory {
@@ -169,34 +190,57 @@ pub(super) struct IceRepository {
     /// Whether the repository is of the first version. It is not asked for the file of the second
     /// one again.
     is_first: AtomicBool,
+    /// The file of the second version as it was read last. The lock is held while it is read, so
+    /// that only one thread does so.
+    latest: Mutex<Option<(Arc<RepositoryFile>, Stat)>>,
 }
 
 impl IceRepository {
     pub fn new(below: Arc<dyn Store>, spill: Option<PathBuf>) -> Self {
         IceRepository {
             is_first: AtomicBool::new(false),
+            latest: Mutex::default(),
             below,
             spill,
         }
     }
 
-    /// Reads the file of the second version; `None` if the repository is of the first one.
-    fn file(&self) -> Result<Option<(RepositoryFile, Stat)>> {
+    /// Returns the file of the second version, which is read again if it has changed; `None` if the
+    /// repository is of the first one.
+    fn file(&self) -> Result<Option<(Arc<RepositoryFile>, Stat)>> {
         if self.is_first.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let key = Key::root().join(REPOSITORY);
+        let mut latest = lock(&self.latest);
+        if let Some((_, read)) = &*latest {
+            let now = self.below.stat(&key)?;
+            if now.is_some_and(|now| now.version == read.version) {
+                return Ok(latest.clone());
+            }
+        }
+        // its memory is returned before the new one is read
+        *latest = None;
         let file = self.read(&key, IceFileKind::Repository)?;
-        Ok(file.map(|(file, stat)| (RepositoryFile(file), stat)))
+        *latest = file.map(|(file, stat)| (Arc::new(RepositoryFile::new(file)), stat));
+        Ok(latest.clone())
     }
 
-    /// Returns the snapshot that `wanted` leads to. The snapshot `known` is not read again.
+    /// Frees the file that was read last, unless it is in use.
+    pub fn forget_file(&self) {
+        if let Ok(mut latest) = self.latest.try_lock() {
+            *latest = None;
+        }
+    }
+
+    /// Returns the snapshot that `wanted` leads to. A snapshot that `known` returns is not read
+    /// again.
     ///
     /// # Errors
     ///
     /// [`Kind::NotFound`](zarrfs_base::error::Kind::NotFound) if there is no repository, or it has
     /// no such branch, tag or snapshot.
-    pub fn find(&self, wanted: &IceRef, known: Option<&Arc<IceSnapshot>>) -> Result<FoundSnapshot> {
+    pub fn find(&self, wanted: &IceRef, known: KnownSnapshots) -> Result<FoundSnapshot> {
         if let IceRef::Snapshot(id) = wanted {
             // the containers alone need the file of the repository
             let snapshot = self.snapshot(*id, None, known)?;
@@ -252,10 +296,10 @@ impl IceRepository {
         &self,
         id: ObjectId,
         named_by: Option<&Key>,
-        known: Option<&Arc<IceSnapshot>>,
+        known: KnownSnapshots,
     ) -> Result<Arc<IceSnapshot>> {
-        if let Some(known) = known.filter(|known| known.commit.id == id) {
-            return Ok(known.clone());
+        if let Some(known) = known(id) {
+            return Ok(known);
         }
         let key = snapshot_key(id);
         let bytes = if named_by.is_some() {
@@ -314,9 +358,9 @@ impl IceRepository {
     /// names it.
     fn find_v1(&self, wanted: &IceRef) -> Result<(Key, Stat, ObjectId)> {
         let (kind, name) = match wanted {
-            IceRef::Tag(name) => (TAG, name.as_str()),
-            IceRef::Branch(name) => (BRANCH, name.as_str()),
-            _ => (BRANCH, MAIN),
+            IceRef::Tag(name) => (ReferenceKind::Tag, name.as_str()),
+            IceRef::Branch(name) => (ReferenceKind::Branch, name.as_str()),
+            _ => (ReferenceKind::Branch, MAIN),
         };
         // icechunk spells names in other letters than ASCII so in directories
         let escaped = utf8_percent_encode(name, CONTROLS).to_string();
@@ -326,7 +370,7 @@ impl IceRepository {
                 found = self.reference(kind, spelled)?;
             }
         }
-        let found = found.ok_or_else(|| Error::not_found(format!("no {kind} {name}")));
+        let found = found.ok_or_else(|| Error::not_found(format!("no {} {name}", kind.name())));
         let (key, stat, mut id) = found?;
         if let IceRef::AsOf(time) = wanted {
             let mut ancestors = self.ancestors_v1(id);
@@ -342,15 +386,16 @@ impl IceRepository {
 
     /// Reads the file of a branch or tag of the first version, whose name is spelled as in its key.
     /// Returns its key, its metadata and its snapshot; `None` if it does not exist or was deleted.
-    fn reference(&self, kind: &str, name: &str) -> Result<Option<(Key, Stat, ObjectId)>> {
-        let key = Key::root().join(&format!("{REFERENCES}/{kind}.{name}/ref.json"));
+    fn reference(&self, kind: ReferenceKind, name: &str) -> Result<Option<(Key, Stat, ObjectId)>> {
+        let of_kind = kind.name();
+        let key = Key::root().join(&format!("{REFERENCES}/{of_kind}.{name}/ref.json"));
         let mut text = Vec::new();
         let stat = self.below.get_range(&key, 0..MAX_REFERENCE, &mut text)?;
         let Some(stat) = stat.filter(|stat| stat.kind == EntryKind::Value) else {
             return Ok(None);
         };
         let deleted = key.parent().join("ref.json.deleted");
-        if kind == TAG && self.below.stat(&deleted)?.is_some() {
+        if kind == ReferenceKind::Tag && self.below.stat(&deleted)?.is_some() {
             return Ok(None);
         }
         let parsed = json::parse(&text).ok();
@@ -380,14 +425,36 @@ impl IceRepository {
     }
 
     /// Returns the identifiers of all snapshots.
-    pub fn snapshots(&self) -> Result<Vec<ObjectId>> {
+    pub fn snapshots(&self) -> Result<Names> {
         if let Some((repository, _)) = self.file()? {
-            return repository.ids().map_err(|e| e.context(REPOSITORY));
+            let ids = (0..).map_while(move |number| repository.id_at(number).transpose());
+            return Ok(Box::new(ids.map(|id| {
+                id.map(|id| id.to_string())
+                    .map_err(|e| e.context(REPOSITORY))
+            })));
         }
         let names = self.below.list(&Key::root().join("snapshots"))?;
-        names
-            .filter_map(|entry| entry.map(|entry| ObjectId::parse(&entry.name)).transpose())
-            .collect()
+        Ok(Box::new(names.filter_map(|entry| {
+            let id = entry.map(|entry| ObjectId::parse(&entry.name));
+            id.map(|id| Some(id?.to_string())).transpose()
+        })))
+    }
+
+    /// Returns the names of all branches, or of all tags.
+    pub fn names(&self, kind: ReferenceKind) -> Result<Names> {
+        if let Some((repository, _)) = self.file()? {
+            repository
+                .references(kind)
+                .map_err(|e| e.context(REPOSITORY))?;
+            let names = (0..).map_while(move |number| {
+                let references = repository.references(kind).ok()?;
+                references.name_at(number).map(str::to_string)
+            });
+            return Ok(Box::new(names.map(Ok)));
+        }
+        let found = self.references_v1(kind)?;
+        let names: Vec<_> = found.map(|found| found.map(|(name, _)| name)).collect();
+        Ok(Box::new(names.into_iter()))
     }
 
     /// Returns the branches and tags, and the latest `count` snapshots up to `id`.
@@ -398,28 +465,42 @@ impl IceRepository {
         }
         let mut history = IceHistory {
             log: self.ancestors_v1(id).take(count).collect::<Result<_>>()?,
-            ..IceHistory::default()
+            branches: self
+                .references_v1(ReferenceKind::Branch)?
+                .collect::<Result<_>>()?,
+            tags: self
+                .references_v1(ReferenceKind::Tag)?
+                .collect::<Result<_>>()?,
         };
-        for entry in self.below.list(&Key::root().join(REFERENCES))? {
-            let name = entry?.name;
-            let (found, kind, spelled) = match name.split_once('.') {
-                Some((BRANCH, name)) => (&mut history.branches, BRANCH, name),
-                Some((TAG, name)) => (&mut history.tags, TAG, name),
-                _ => continue,
+        history.branches.sort();
+        history.tags.sort();
+        Ok(history)
+    }
+
+    /// Returns the branches or the tags of a repository of the first version.
+    fn references_v1(
+        &self,
+        kind: ReferenceKind,
+    ) -> Result<impl Iterator<Item = Result<(String, ObjectId)>> + use<'_>> {
+        let entries = self.below.list(&Key::root().join(REFERENCES))?;
+        let prefix = format!("{}.", kind.name());
+        Ok(entries.filter_map(move |entry| {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(e) => return Some(Err(e)),
             };
-            let Some((_, _, id)) = self.reference(kind, spelled)? else {
-                continue;
+            let spelled = entry.name.strip_prefix(&prefix)?;
+            let id = match self.reference(kind, spelled) {
+                Ok(found) => found?.2,
+                Err(e) => return Some(Err(e)),
             };
             let name = if self.is_local() {
                 percent_decode_str(spelled).decode_utf8_lossy()
             } else {
                 spelled.into()
             };
-            found.push((name.into_owned(), id));
-        }
-        history.branches.sort();
-        history.tags.sort();
-        Ok(history)
+            Some(Ok((name.into_owned(), id)))
+        }))
     }
 }
 
@@ -428,29 +509,92 @@ pub(super) fn snapshot_key(id: ObjectId) -> Key {
 }
 
 /// The file of a repository of the second version.
-pub(super) struct RepositoryFile(pub FlatBytes);
+pub(super) struct RepositoryFile {
+    bytes: FlatBytes,
+    /// The branches, once they were asked for.
+    branches: OnceLock<SortedEntries<NamedSnapshot>>,
+    /// The tags, once they were asked for.
+    tags: OnceLock<SortedEntries<NamedSnapshot>>,
+}
+
+/// A branch or tag.
+struct NamedSnapshot {
+    name: NameSpan,
+    /// Number of its snapshot.
+    snapshot: u32,
+}
+
+impl NamedEntry for NamedSnapshot {
+    const TOGETHER: &'static str = "the branches and tags of a repository";
+
+    fn name(&self) -> NameSpan {
+        self.name
+    }
+}
 
 impl RepositoryFile {
-    /// Returns the branches or the tags.
-    fn references(&self, field: usize) -> Result<Vec<(String, ObjectId)>> {
-        let tables = self.0.root()?.required(field, 4)?.tables();
-        let mut len = 0;
-        let references = tables.map(|reference| {
+    pub fn new(bytes: FlatBytes) -> Self {
+        RepositoryFile {
+            bytes,
+            branches: OnceLock::new(),
+            tags: OnceLock::new(),
+        }
+    }
+
+    /// Returns the branches or the tags, sorted by name.
+    fn references(&self, kind: ReferenceKind) -> Result<&SortedEntries<NamedSnapshot>> {
+        let (known, field) = match kind {
+            ReferenceKind::Branch => (&self.branches, field::BRANCHES),
+            ReferenceKind::Tag => (&self.tags, field::TAGS),
+        };
+        if let Some(references) = known.get() {
+            return Ok(references);
+        }
+        let mut references = SortedEntries::default();
+        for reference in self.bytes.root()?.required(field, 4)?.tables() {
             let reference = reference?;
             let name = reference.string(field::NAME)?.ok_or_else(damaged)?;
             // many references may share a long name
-            len += name.len();
-            if len > self.0.len() {
-                return Err(damaged());
-            }
-            let snapshot = self.snapshot(reference.u32(field::SNAPSHOT)? as usize)?;
-            Ok((name, self.commit(snapshot)?.id))
-        });
-        references.collect()
+            references.count(size_of::<NamedSnapshot>() + name.len())?;
+            let snapshot = reference.u32(field::SNAPSHOT)?;
+            references.add(&name, |name| NamedSnapshot { name, snapshot })?;
+        }
+        references.finish()?;
+        Ok(known.get_or_init(|| references))
+    }
+
+    /// Returns the names and snapshots of all branches or tags.
+    fn all(&self, kind: ReferenceKind) -> Result<Vec<(String, ObjectId)>> {
+        let references = self.references(kind)?;
+        let all = (0..).map_while(|number| references.get(number));
+        all.map(|reference| {
+            let name = references.name_of(reference).to_string();
+            Ok((name, self.id_of(reference)?))
+        })
+        .collect()
+    }
+
+    fn id_of(&self, reference: &NamedSnapshot) -> Result<ObjectId> {
+        let id = self.id_at(reference.snapshot as usize)?;
+        id.ok_or_else(damaged)
+    }
+
+    fn snapshots(&self) -> Result<FlatVector<'_>> {
+        self.bytes.root()?.required(field::SNAPSHOTS, 4)
     }
 
     fn snapshot(&self, number: usize) -> Result<FlatTable<'_>> {
-        self.0.root()?.required(field::SNAPSHOTS, 4)?.table(number)
+        self.snapshots()?.table(number)
+    }
+
+    /// Returns the identifier of a snapshot; `None` behind the last one.
+    fn id_at(&self, number: usize) -> Result<Option<ObjectId>> {
+        let snapshots = self.snapshots()?;
+        if number >= snapshots.len() {
+            return Ok(None);
+        }
+        let id = snapshots.table(number)?.inline(field::ID)?;
+        id.map(|id| Some(ObjectId(id))).ok_or_else(damaged)
     }
 
     fn commit(&self, snapshot: FlatTable) -> Result<IceCommit> {
@@ -461,18 +605,9 @@ impl RepositoryFile {
         })
     }
 
-    fn ids(&self) -> Result<Vec<ObjectId>> {
-        let snapshots = self.0.root()?.required(field::SNAPSHOTS, 4)?;
-        let ids = snapshots.tables().map(|snapshot| {
-            let id = snapshot?.inline(field::ID)?;
-            id.map(ObjectId).ok_or_else(damaged)
-        });
-        ids.collect()
-    }
-
     /// Returns a snapshot and those before it.
     fn ancestors(&self, id: ObjectId) -> Result<impl Iterator<Item = Result<IceCommit>>> {
-        let snapshots = self.0.root()?.required(field::SNAPSHOTS, 4)?;
+        let snapshots = self.snapshots()?;
         let mut next = None;
         for (number, snapshot) in snapshots.tables().enumerate() {
             if snapshot?.inline(field::ID)? == Some(id.0) {
@@ -499,20 +634,22 @@ impl RepositoryFile {
         }))
     }
 
+    /// Returns the snapshot of a branch or tag.
+    fn named(&self, kind: ReferenceKind, name: &str) -> Result<ObjectId> {
+        match self.references(kind)?.find(name) {
+            Some(found) => self.id_of(found),
+            None => Err(Error::not_found(format!("no {} {name}", kind.name()))),
+        }
+    }
+
     /// Returns the snapshot that `wanted` leads to.
     fn find(&self, wanted: &IceRef) -> Result<ObjectId> {
-        let named = |field, kind, name: &str| {
-            let references = self.references(field)?.into_iter();
-            let mut found = references.filter(|(known, _)| known == name);
-            let found = found.next().map(|(_, id)| id);
-            found.ok_or_else(|| Error::not_found(format!("no {kind} {name}")))
-        };
         match wanted {
-            IceRef::Branch(name) => named(field::BRANCHES, "branch", name),
-            IceRef::Tag(name) => named(field::TAGS, "tag", name),
+            IceRef::Branch(name) => self.named(ReferenceKind::Branch, name),
+            IceRef::Tag(name) => self.named(ReferenceKind::Tag, name),
             IceRef::Snapshot(id) => Ok(*id),
             IceRef::AsOf(time) => {
-                let main = named(field::BRANCHES, "branch", MAIN)?;
+                let main = self.named(ReferenceKind::Branch, MAIN)?;
                 for commit in self.ancestors(main)? {
                     let commit = commit?;
                     if commit.time <= *time {
@@ -526,7 +663,7 @@ impl RepositoryFile {
 
     /// Returns the containers of virtual chunks. A configuration that cannot be read names none.
     fn containers(&self) -> Vec<(String, String)> {
-        let root = self.0.root();
+        let root = self.bytes.root();
         let configuration =
             root.and_then(|root| root.bytes(field::CONFIGURATION, MAX_CONFIGURATION));
         flex::containers(&configuration.ok().flatten().unwrap_or_default())
@@ -544,8 +681,8 @@ impl RepositoryFile {
     /// Returns the branches and tags, and the latest `count` snapshots up to `id`.
     pub fn history(&self, id: ObjectId, count: usize) -> Result<IceHistory> {
         Ok(IceHistory {
-            branches: self.references(field::BRANCHES)?,
-            tags: self.references(field::TAGS)?,
+            branches: self.all(ReferenceKind::Branch)?,
+            tags: self.all(ReferenceKind::Tag)?,
             log: self.ancestors(id)?.take(count).collect::<Result<_>>()?,
         })
     }
@@ -575,7 +712,7 @@ mod tests {
         });
         let tags = vec![name("v1", 0)];
         let branches = vec![name("main", main), name("other", 1)];
-        RepositoryFile(flat(FlatBuilder::build(vec![
+        RepositoryFile::new(flat(FlatBuilder::build(vec![
             U8(2),
             Tables(tags),
             Tables(branches),

@@ -5,7 +5,7 @@
 //! when others are used more or memory is short.
 
 use super::object_id::ObjectId;
-use super::repository::{IceHistory, IceRef};
+use super::repository::{IceHistory, IceRef, Names, ReferenceKind};
 use super::snapshot::IceCommit;
 use super::{IcechunkStore, KnownStats};
 use crate::reopening::{OpenedValue, Reopening};
@@ -129,7 +129,7 @@ impl IceBranch {
     fn open_again(&self) -> Result<BranchHead> {
         let last = self.head.current();
         last.0
-            .at(last.0.wanted.clone())
+            .at(last.0.wanted.clone(), &|_| None)
             .map(Arc::new)
             .map(BranchHead)
     }
@@ -284,7 +284,11 @@ impl IceRepositoryStore {
     }
 
     fn open(&self, wanted: IceRef) -> Result<Option<Arc<IcechunkStore>>> {
-        match self.first.at(wanted) {
+        let known = |id| {
+            let opened = lock(&self.opened.0).get(&id).cloned();
+            opened.map(|store| store.found.snapshot.clone())
+        };
+        match self.first.at(wanted, &known) {
             Ok(store) => Ok(Some(self.keep(Arc::new(store)))),
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
             Err(e) => Err(e),
@@ -318,22 +322,15 @@ impl IceRepositoryStore {
     }
 
     /// Returns the names below a prefix above the snapshots.
-    fn names(&self, prefix: &Key) -> Result<Vec<String>> {
-        let names = |named: Vec<(String, ObjectId)>| {
-            let names = named.into_iter().map(|(name, _)| escaped_name(&name));
-            names.collect()
-        };
+    fn names(&self, prefix: &Key) -> Result<Names> {
         let repository = &self.first.manifests.repository;
-        let history = || repository.history(self.first.commit().id, 0);
-        Ok(match prefix.as_str() {
-            "" => KINDS.map(String::from).to_vec(),
-            BRANCH => names(history()?.branches),
-            "tag" => names(history()?.tags),
-            _ => {
-                let ids = repository.snapshots()?;
-                ids.iter().map(ObjectId::to_string).collect()
-            }
-        })
+        let named = match prefix.as_str() {
+            "" => return Ok(Box::new(KINDS.map(|kind| Ok(kind.to_string())).into_iter())),
+            BRANCH => repository.names(ReferenceKind::Branch)?,
+            "tag" => repository.names(ReferenceKind::Tag)?,
+            _ => return repository.snapshots(),
+        };
+        Ok(Box::new(named.map(|name| Ok(escaped_name(&name?)))))
     }
 
     fn document(&self) -> Stat {
@@ -456,8 +453,8 @@ impl Readable for IceRepositoryStore {
         match self.find(prefix, IceBranch::fresh)? {
             RepositoryKey::Inside(store, inside) => store.list(&inside),
             RepositoryKey::Above => {
-                let names = self.names(prefix)?.into_iter();
-                let entries = names.map(|name| Ok(Entry::new(name, EntryKind::Prefix)));
+                let names = self.names(prefix)?;
+                let entries = names.map(|name| Ok(Entry::new(name?, EntryKind::Prefix)));
                 let document = Entry::new("zarr.json", EntryKind::Value);
                 Ok(Box::new(std::iter::once(Ok(document)).chain(entries)))
             }

@@ -4,6 +4,7 @@
 use super::chunk_keys::ChunkKeyEncoding;
 use super::flat::{FlatBytes, FlatTable, damaged};
 use super::manifest::NodeId;
+use super::manifest_tree::{ManifestExtents, ManifestTree};
 use super::object_id::ObjectId;
 use crate::sorted_names::{NameSpan, NamedEntry, SortedEntries, SortedNames};
 use crate::{Key, Permissions, Stat, Version};
@@ -87,26 +88,11 @@ pub(super) struct IceArray {
     pub node: NodeId,
     pub encoding: ChunkKeyEncoding,
     pub dimensions: usize,
-    pub manifests: Vec<ManifestExtents>,
+    pub manifests: ManifestTree,
     /// Permissions of the manifests, once they were asked for.
     pub granted: OnceLock<Option<Permissions>>,
     /// Memory of the manifests.
     _memory: Grant,
-}
-
-/// A manifest with chunks of an array.
-pub(super) struct ManifestExtents {
-    pub id: ObjectId,
-    /// The part of the grid that it covers, in each dimension; nothing stands for all of it.
-    extents: Vec<Range<u32>>,
-}
-
-impl ManifestExtents {
-    /// Returns whether the manifest may have chunks whose places begin with `begin`.
-    pub fn may_hold(&self, begin: &[u32]) -> bool {
-        let mut dimensions = self.extents.iter().zip(begin);
-        dimensions.all(|(extent, place)| extent.contains(place))
-    }
 }
 
 impl IceSnapshot {
@@ -302,12 +288,13 @@ impl IceSnapshot {
             None => data.required(field::SHAPE, 16)?.len(),
         };
         let manifests = data.required(field::MANIFESTS, 4)?;
-        let size = size_of::<ManifestExtents>() + dimensions.saturating_mul(8);
+        let size = ManifestTree::memory(dimensions);
         let memory = memory::take(manifests.len().saturating_mul(size))?;
         let manifests = manifests
             .tables()
             .map(|manifest| extents_of(manifest?, dimensions))
             .collect::<Result<_>>()?;
+        let manifests = ManifestTree::new(manifests, dimensions);
         let array = Arc::new(IceArray {
             node: node.inline(field::NODE)?.ok_or_else(damaged)?,
             encoding,
@@ -462,13 +449,10 @@ pub(super) mod tests {
         let (array, rest) = snapshot.array_of("g/a/c/0/1").unwrap().unwrap();
         assert_eq!((array.node, rest, array.dimensions), ([7; 8], "c/0/1", 2));
         assert_eq!(snapshot.array_of("g/a").unwrap().unwrap().1, "");
-        for (begin, held) in [
-            (&[3, 1][..], [false, true]),
-            (&[], [true, true]),
-            (&[9], [false; 2]),
-        ] {
-            let may_hold: Vec<bool> = array.manifests.iter().map(|m| m.may_hold(begin)).collect();
-            assert_eq!(may_hold, held);
+        for (begin, held) in [(&[3, 1][..], &[2][..]), (&[], &[1, 2]), (&[9], &[])] {
+            let matching = array.manifests.matching(begin);
+            let numbers: Vec<u8> = matching.map(|named| named.id.0[0]).collect();
+            assert_eq!(numbers, held);
         }
         for key in ["c/0", "g/x", "", "g"] {
             assert!(snapshot.array_of(key).unwrap().is_none(), "{key}");

@@ -4,6 +4,7 @@ use super::ice_file::tests::file;
 use super::manifest::tests::{inline, located, manifest, native};
 use super::snapshot::tests::{array, group, snapshot};
 use super::*;
+use crate::testing::{FaultyStore, Operation};
 use crate::tests::{get, key, part};
 use crate::{EntryKind, MemoryStore};
 use std::path::Path;
@@ -15,9 +16,12 @@ const MANIFEST: [u8; 12] = [3; 12];
 const CHUNK: [u8; 12] = [4; 12];
 const NODE: [u8; 8] = [5; 8];
 
+fn reference(name: &str, snapshot: u32) -> Vec<FlatField> {
+    vec![Bytes(name.as_bytes().to_vec()), U32(snapshot)]
+}
+
 /// Returns the file `repo`, whose main branch is at a snapshot.
 fn repository(main: u32) -> Vec<u8> {
-    let reference = |name: &str, snapshot| vec![Bytes(name.as_bytes().to_vec()), U32(snapshot)];
     let snapshots = SNAPSHOTS.iter().zip([-1i32, 0]).map(|(id, parent)| {
         let message = Bytes(b"message".to_vec());
         vec![Struct(id.to_vec()), U32(parent as u32), U64(0), message]
@@ -250,6 +254,48 @@ fn a_branch_moves_after_an_opening_and_a_tag_stays() {
     ] {
         let e = open(below.clone(), missing).err().unwrap();
         assert_eq!(e.kind(), Kind::NotFound, "{missing}: {e}");
+    }
+}
+
+/// The file of the repository, which has a line for each branch, is not read for each of them.
+#[test]
+fn a_branch_or_tag_more_is_a_snapshot_more_to_read() {
+    let reads = |count: u32| {
+        let below = MemoryStore::default();
+        let id = |n: u32| [&n.to_be_bytes()[..], &[7; 8]].concat().try_into().unwrap();
+        for n in 0..count {
+            put_snapshot(&below, id(n), vec![group("/")]);
+        }
+        let snapshots = (0..count).map(|n| {
+            let message = Bytes(b"message".to_vec());
+            vec![Struct(id(n).to_vec()), U32(u32::MAX), U64(0), message]
+        });
+        let branches = (0..count).map(|n| reference(&format!("b{n}"), n));
+        let flat = FlatBuilder::build(vec![
+            U8(2),
+            Tables(vec![reference("v1", 0), reference("v2", 0)]),
+            Tables(branches.chain([reference("main", 0)]).collect()),
+            Absent,
+            Tables(snapshots.collect()),
+        ]);
+        put(&below, "repo", &file(IceFileKind::Repository, &flat));
+        let below = Arc::new(FaultyStore::new(Arc::new(below)));
+        let all = IceRepositoryStore::of_history(open(below.clone(), "branch:main").unwrap());
+        assert_eq!(names(&all, "branch").len(), count as usize + 2);
+        for n in 0..count {
+            let name = key(&format!("branch/b{n}"));
+            let found = all.stat(&name).unwrap().map(|stat| stat.kind);
+            assert_eq!(found, Some(EntryKind::Prefix), "{name}");
+        }
+        let before_tags = below.calls(Operation::Get);
+        for name in ["tag/v1/zarr.json", "tag/v2/zarr.json", "tag/v1"] {
+            assert!(all.stat(&key(name)).unwrap().is_some(), "{name}");
+        }
+        assert_eq!(below.calls(Operation::Get), before_tags);
+        before_tags
+    };
+    for count in [10, 20, 40] {
+        assert_eq!(reads(count), u64::from(count) + 1, "{count} branches");
     }
 }
 
