@@ -68,6 +68,7 @@ use stdio::print;
 use zarrfs_base::error::{Error, Kind};
 use zarrfs_base::memory;
 use zarrfs_base::signals;
+use zarrfs_base::spill_file::SpillSpace;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::V1Order;
 use zarrfs_store::{DirectoryStore, Hint, IceRef, Key, LockFiles, Store};
@@ -267,9 +268,9 @@ struct StoreArgs {
     /// The mountpoint, without links, which no reference may lead into.
     #[arg(skip)]
     mountpoint: Option<PathBuf>,
-    /// The directory of spill files, if a mount has another one.
+    /// The space of spill files, if a mount has another one.
     #[arg(skip)]
-    spill: Option<PathBuf>,
+    spill: Option<Arc<SpillSpace>>,
 }
 
 /// How often a command reads a store.
@@ -612,11 +613,11 @@ struct ReadArgs {
     /// Spill into DIR [default: $TMPDIR or /var/tmp]
     ///
     /// Decoded chunks wait there while an array is read from its beginning to its end and a row of
-    /// its chunks doesn't fit into --cache-size, and encoded chunks until their shard is stored. It
-    /// should not be a file system in memory.
+    /// its chunks doesn't fit into --cache-size, encoded chunks until their shard is stored, and
+    /// manifests of Icechunk that exceed memory. It should not be a file system in memory.
     #[arg(long, value_name = "DIR")]
     spill_dir: Option<PathBuf>,
-    /// Limit the size of spilled chunks
+    /// Limit the size of spill files
     ///
     /// 0 decodes the chunks again instead, and stores shards in more steps.
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size::parse)]
@@ -625,16 +626,20 @@ struct ReadArgs {
 
 impl ReadArgs {
     fn options(&self, read_only: bool) -> Options {
-        let spill = SpillOptions {
-            directory: self.spill_directory(),
-            limit: self.spill_size,
-        };
+        let spill = self.spill_options();
         Options {
             read_only,
             resize: false,
             threads: self.memory.threads(),
             direct_io: false,
             spill,
+        }
+    }
+
+    fn spill_options(&self) -> SpillOptions {
+        SpillOptions {
+            directory: self.spill_directory(),
+            limit: self.spill_size,
         }
     }
 

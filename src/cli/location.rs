@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zarrfs_base::error::{Error, Kind};
 use zarrfs_base::json;
+use zarrfs_base::spill_file::{SpillOptions, SpillSpace};
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::v3::node::{NodeType, node_type};
 use zarrfs_format::metadata::{
@@ -579,7 +580,12 @@ impl StoreRequest<'_> {
             return Err(CommandFailure::wrong_use(why));
         }
         let can_move = wanted.can_move() && !self.args.reads_once() && !self.args.keeps_snapshot;
-        let spill = self.args.spill.clone().unwrap_or_else(spill_directory);
+        let spill = self.args.spill.clone().unwrap_or_else(|| {
+            SpillSpace::new(SpillOptions {
+                directory: spill_directory(),
+                limit: u64::MAX,
+            })
+        });
         let opened = IcechunkStore::open(below, wanted, place, roots, Some(spill));
         let store = opened
             .and_then(|store| {

@@ -39,6 +39,7 @@ use zarrfs_base::error::Error;
 use zarrfs_base::memory;
 use zarrfs_base::pool::start_thread;
 use zarrfs_base::signals::ENDING;
+use zarrfs_base::spill_file::SpillSpace;
 use zarrfs_base::stats::Stats;
 
 /// The environment variable of the background process, which writes [`READY`] to its standard
@@ -608,7 +609,7 @@ fn open_hierarchy(
         holds_stores: args.stores,
         shows_history: args.history,
         mountpoint: Some(mountpoint.to_path_buf()),
-        spill: Some(args.reading.spill_directory()),
+        spill: Some(SpillSpace::new(args.reading.spill_options())),
         ..args.store_args.clone()
     };
     let request = StoreRequest {

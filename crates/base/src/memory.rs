@@ -243,8 +243,8 @@ fn has_spare() -> bool {
     lock(&BUDGET.used).granted <= limit() / 4 * 3
 }
 
-/// Frees granted memory that is not in use.
-fn reclaim() {
+/// Frees granted memory that is not in use, and what its owners keep in spill files.
+pub fn reclaim() {
     for owner in existing(&BUDGET.owners) {
         owner.reclaim();
     }

@@ -1,7 +1,7 @@
 //! Unnamed files for bytes that do not fit into memory. The system deletes such a file with its
 //! last user or with the process. The module does not know what the bytes mean.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::memory::lock;
 use crate::outside::{ANSWER_LIMIT, Answer, ask_outside};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// `f_type` of file systems that keep their files in memory: tmpfs, ramfs.
@@ -23,6 +24,100 @@ pub struct SpillOptions {
     pub directory: PathBuf,
     /// Maximum size in bytes of one owner's spill files together; 0 turns them off.
     pub limit: u64,
+}
+
+/// The space on disk of spill files, which counts until their [`SpillGrant`] is dropped.
+pub struct SpillSpace {
+    options: SpillOptions,
+    /// Number of bytes that the files may take.
+    granted: AtomicU64,
+}
+
+/// Permission to put a number of bytes into spill files. The owner of the file drops it last.
+pub struct SpillGrant {
+    space: Arc<SpillSpace>,
+    bytes: u64,
+}
+
+impl SpillSpace {
+    /// Returns the space of files that do not exist yet.
+    pub fn new(options: SpillOptions) -> Arc<Self> {
+        Arc::new(SpillSpace {
+            options,
+            granted: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns whether there may be no spill files.
+    pub fn is_off(&self) -> bool {
+        self.options.limit == 0
+    }
+
+    /// Grants `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// ENOSPC beyond the limit or if the bytes would take more than half of the free space;
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if the directory is in memory.
+    pub fn take(self: &Arc<Self>, bytes: u64) -> Result<SpillGrant> {
+        let mut grant = SpillGrant {
+            space: self.clone(),
+            bytes: 0,
+        };
+        grant.grow(bytes)?;
+        Ok(grant)
+    }
+
+    /// Opens a new file without a name.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening a file.
+    pub fn open(&self) -> Result<File> {
+        unnamed_file(&self.options.directory)
+    }
+}
+
+impl SpillGrant {
+    /// Makes the grant `more` bytes larger.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`SpillSpace::take`].
+    pub fn grow(&mut self, more: u64) -> Result<()> {
+        let SpillOptions { directory, limit } = &self.space.options;
+        let bytes = self.bytes.saturating_add(more);
+        // what was granted before is on the disk already
+        let free = free_space(directory)?.saturating_add(self.bytes);
+        if bytes > free / 2 {
+            let why = format!("{bytes} bytes, more than half of the {free} that are free");
+            return Err(no_space(&why).context(directory.display()));
+        }
+        let granted = &self.space.granted;
+        let grown = granted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |granted| {
+            granted.checked_add(more).filter(|sum| sum <= limit)
+        });
+        if let Err(before) = grown {
+            let [sum, limit] =
+                [before.saturating_add(more), *limit].map(|bytes| bytes.div_ceil(1 << 20));
+            let why = format!(
+                "{sum} MiB in spill files, more than the {limit} MiB of --spill-size: mount with a larger one"
+            );
+            return Err(no_space(&why));
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for SpillGrant {
+    fn drop(&mut self) {
+        self.space.granted.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+fn no_space(why: &str) -> Error {
+    Error::new(Kind::System(libc::ENOSPC), why)
 }
 
 /// A file that grows as bytes are put into it. The disk blocks of dropped bytes are freed.

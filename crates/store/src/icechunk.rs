@@ -38,11 +38,11 @@ pub use repository_store::{IceRepositoryStore, Snapshots};
 pub use snapshot::IceCommit;
 use snapshot::{IceArray, IceDocument, IceSnapshot};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
+use zarrfs_base::spill_file::SpillSpace;
 use zarrfs_base::stats::Stats;
 
 /// A store in a snapshot of a repository.
@@ -86,7 +86,7 @@ struct KnownStats {
 impl IcechunkStore {
     /// Opens the repository at the root of the store `below`, whose place is `folder`, in the
     /// snapshot that `wanted` leads to. Targets are read below `roots`. A manifest that exceeds
-    /// memory is kept in a file in the directory `spill`.
+    /// memory is kept in a file in `spill`.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl IcechunkStore {
         wanted: IceRef,
         folder: TargetPlace,
         roots: Vec<TargetRoot>,
-        spill: Option<PathBuf>,
+        spill: Option<Arc<SpillSpace>>,
     ) -> Result<Self> {
         let repository = IceRepository::new(below, spill);
         Ok(IcechunkStore {

@@ -7,26 +7,21 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
-use zarrfs_base::spill_file::{SpillOptions, free_space, unnamed_file};
+use zarrfs_base::spill_file::{SpillGrant, SpillOptions, SpillSpace};
 use zarrfs_format::grid::ChunkId;
 
 /// The spill files of a mount.
-pub struct Spills {
-    options: SpillOptions,
-    /// Bytes that the open spill files may take.
-    promised: Arc<AtomicU64>,
-}
+pub struct Spills(Arc<SpillSpace>);
 
 /// The spill file of one working set of an array.
 pub struct Spill {
     chunks: Range<u64>,
     max_chunk_size: u64,
     file: File,
-    promised: Arc<AtomicU64>,
+    _space: SpillGrant,
     /// Held while chunks are put. Protects no data.
     put_lock: Mutex<()>,
     /// Protects the map: the version of each chunk in the file, and the opening in which the store
@@ -37,15 +32,12 @@ pub struct Spill {
 impl Spills {
     /// Returns the spill files of a new mount.
     pub fn new(options: SpillOptions) -> Self {
-        Spills {
-            options,
-            promised: Arc::default(),
-        }
+        Spills(SpillSpace::new(options))
     }
 
     /// Returns whether spill files are turned off.
     pub fn is_off(&self) -> bool {
-        self.options.limit == 0
+        self.0.is_off()
     }
 
     /// Opens a file for `chunks` of at most `max_chunk_size` bytes each.
@@ -55,44 +47,17 @@ impl Spills {
     /// Fails if the file may exceed the limit or half of the free space, or if the directory is in
     /// memory.
     pub fn open(&self, chunks: Range<u64>, max_chunk_size: usize) -> Result<Spill> {
-        let SpillOptions { directory, limit } = &self.options;
         let max_chunk_size = max_chunk_size as u64;
         let bytes = (chunks.end - chunks.start).saturating_mul(max_chunk_size);
-        let free = free_space(directory)?;
-        if bytes > free / 2 {
-            let why = format!("{bytes} bytes, more than half of the {free} free");
-            return Err(Error::invalid(why).context(directory.display()));
-        }
-        let promised =
-            self.promised
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n: u64| {
-                    n.checked_add(bytes).filter(|n| n <= limit)
-                });
-        if let Err(n) = promised {
-            return Err(Error::invalid(format!(
-                "{bytes} bytes, beside {n} in others more than the limit of {limit}"
-            )));
-        }
-        let opened = unnamed_file(directory).inspect_err(|_| {
-            self.promised.fetch_sub(bytes, Ordering::Relaxed);
-        });
-        let file = opened?;
-        let promised = self.promised.clone();
+        let space = self.0.take(bytes)?;
         Ok(Spill {
             chunks,
             max_chunk_size,
-            file,
-            promised,
+            file: self.0.open()?,
+            _space: space,
             put_lock: Mutex::default(),
             versions: Mutex::default(),
         })
-    }
-}
-
-impl Drop for Spill {
-    fn drop(&mut self) {
-        let bytes = (self.chunks.end - self.chunks.start).saturating_mul(self.max_chunk_size);
-        self.promised.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 

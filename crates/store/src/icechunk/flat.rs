@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::{self, Grant, lock};
+use zarrfs_base::spill_file::SpillGrant;
 
 /// Maximum length of a string in bytes: that of a key.
 const MAX_STRING: usize = 16 << 10;
@@ -38,16 +39,18 @@ pub(super) struct SpilledFlat {
     blocks: Mutex<Vec<(usize, Vec<u8>)>>,
     /// Memory of the blocks.
     _memory: Grant,
+    _space: SpillGrant,
 }
 
 impl SpilledFlat {
-    /// Returns the flatbuffer in the first `len` bytes of a file.
-    pub fn new(file: File, len: usize) -> Result<Self> {
+    /// Returns the flatbuffer in the first `len` bytes of a file, for which `space` was granted.
+    pub fn new(file: File, len: usize, space: SpillGrant) -> Result<Self> {
         Ok(SpilledFlat {
             file,
             len,
             blocks: Mutex::default(),
             _memory: memory::take(BLOCK * BLOCKS)?,
+            _space: space,
         })
     }
 
@@ -410,10 +413,16 @@ pub(super) mod tests {
             Tables(vec![vec![U64(1 << 40)], vec![]]),
             Structs(vec![1, 0, 0, 0, 2, 0, 0, 0], 8),
         ]);
-        let file = tempfile::tempfile().unwrap();
-        file.write_all_at(&bytes, 0).unwrap();
-        let spilled = SpilledFlat::new(file, bytes.len()).unwrap();
-        for flat in [flat(bytes), FlatBytes::Spilled(spilled)] {
+        let mut flats = vec![flat(bytes.clone())];
+        // not on a tmpfs
+        if let Some((_directory, space)) = crate::icechunk::ice_file::tests::space(1 << 20) {
+            let grant = space.take(bytes.len() as u64).unwrap();
+            let file = space.open().unwrap();
+            file.write_all_at(&bytes, 0).unwrap();
+            let spilled = SpilledFlat::new(file, bytes.len(), grant).unwrap();
+            flats.push(FlatBytes::Spilled(spilled));
+        }
+        for flat in flats {
             let root = flat.root().unwrap();
             assert_eq!(root.u8(0).unwrap(), 7);
             assert_eq!(root.u32(1).unwrap(), 0);

@@ -6,10 +6,10 @@ use super::flat::{FlatBytes, SpilledFlat};
 use crate::{Key, Stat, Store};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use zarrfs_base::error::{Error, Result};
+use std::sync::Arc;
+use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Grant};
-use zarrfs_base::spill_file::{free_space, unnamed_file};
+use zarrfs_base::spill_file::{SpillGrant, SpillSpace};
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
 /// First bytes of a file.
@@ -60,19 +60,26 @@ impl IceFileKind {
     }
 }
 
-/// Reads a file, whose bytes are written into a file in the directory `spill` if there is not
-/// enough memory. Returns `None` if the file does not exist.
+/// Reads a file, whose bytes are written into a file in `spill` if there is not enough memory.
+/// Returns `None` if the file does not exist.
 pub(super) fn read(
     below: &dyn Store,
     key: &Key,
     kind: IceFileKind,
-    spill: Option<&Path>,
+    spill: Option<&Arc<SpillSpace>>,
 ) -> Result<Option<(FlatBytes, Stat)>> {
+    let mut has_reclaimed = false;
     for _ in 0..ATTEMPTS {
-        match read_version(below, key, kind, spill)? {
-            FileRead::Done(bytes, stat) => return Ok(Some((bytes, stat))),
-            FileRead::Missing => return Ok(None),
-            FileRead::Changed => below.forget(key),
+        match read_version(below, key, kind, spill) {
+            Ok(FileRead::Done(bytes, stat)) => return Ok(Some((bytes, stat))),
+            Ok(FileRead::Missing) => return Ok(None),
+            Ok(FileRead::Changed) => below.forget(key),
+            // files that were read before and are not in use may take the space
+            Err(e) if e.kind() == Kind::System(libc::ENOSPC) && !has_reclaimed => {
+                memory::reclaim();
+                has_reclaimed = true;
+            }
+            Err(e) => return Err(e),
         }
     }
     Err(Error::io("changes faster than it can be read"))
@@ -90,7 +97,7 @@ fn read_version(
     below: &dyn Store,
     key: &Key,
     kind: IceFileKind,
-    spill: Option<&Path>,
+    spill: Option<&Arc<SpillSpace>>,
 ) -> Result<FileRead> {
     let mut block = Vec::new();
     let mut grant = memory::take(FIRST as usize)?;
@@ -135,7 +142,7 @@ struct IceDecoder<'a> {
 
 impl<'a> IceDecoder<'a> {
     /// Checks the header at the beginning of `bytes`.
-    fn new(bytes: &[u8], kind: IceFileKind, spill: Option<&'a Path>) -> Result<Self> {
+    fn new(bytes: &[u8], kind: IceFileKind, spill: Option<&'a Arc<SpillSpace>>) -> Result<Self> {
         let Some([version, stated, compression]) =
             bytes.get(VERSION..).and_then(|fields| fields.first_chunk())
         else {
@@ -243,7 +250,7 @@ fn window_log(frame: &[u8]) -> u32 {
 
 /// Takes the decompressed bytes.
 struct FlatSink<'a> {
-    spill: Option<&'a Path>,
+    spill: Option<&'a Arc<SpillSpace>>,
     bytes: Vec<u8>,
     memory: Grant,
     file: Option<SpilledPart>,
@@ -253,8 +260,7 @@ struct FlatSink<'a> {
 struct SpilledPart {
     file: File,
     len: u64,
-    /// Maximum number of bytes.
-    limit: u64,
+    space: SpillGrant,
 }
 
 impl FlatSink<'_> {
@@ -277,9 +283,7 @@ impl FlatSink<'_> {
             }
         }
         if let Some(part) = &mut self.file {
-            if len > part.limit {
-                return Err(Error::system(libc::ENOSPC).context("the directory of spill files"));
-            }
+            part.space.grow(bytes.len() as u64)?;
             part.file.write_all_at(bytes, before)?;
             part.len = len;
         }
@@ -302,16 +306,16 @@ impl FlatSink<'_> {
 
     /// Moves the bytes into a file, since there is no memory for more.
     fn begin_file(&mut self, e: Error) -> Result<()> {
-        let Some(directory) = self.spill else {
+        let Some(spill) = self.spill.filter(|spill| !spill.is_off()) else {
             return Err(e);
         };
-        let limit = free_space(directory)? / 2;
-        let file = unnamed_file(directory)?;
+        let space = spill.take(self.bytes.len() as u64)?;
+        let file = spill.open()?;
         file.write_all_at(&self.bytes, 0)?;
         self.file = Some(SpilledPart {
             file,
             len: self.bytes.len() as u64,
-            limit,
+            space,
         });
         self.bytes = Vec::new();
         self.memory = Grant::default();
@@ -321,7 +325,7 @@ impl FlatSink<'_> {
     fn finish(mut self) -> Result<FlatBytes> {
         match self.file {
             Some(part) => {
-                let spilled = SpilledFlat::new(part.file, part.len as usize)?;
+                let spilled = SpilledFlat::new(part.file, part.len as usize, part.space)?;
                 Ok(FlatBytes::Spilled(spilled))
             }
             None => {
@@ -336,6 +340,7 @@ impl FlatSink<'_> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use zarrfs_base::spill_file::SpillOptions;
     use zstd_safe::CCtx;
 
     /// Returns a file of the second version.
@@ -380,23 +385,51 @@ pub(super) mod tests {
 
     #[test]
     fn what_exceeds_memory_is_spilled() {
-        let directory = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
-        if free_space(directory.path()).is_err() {
+        let Some((_directory, space)) = space(20) else {
             return; // a tmpfs
-        }
-        let mut sink = FlatSink {
-            spill: Some(directory.path()),
-            bytes: Vec::new(),
-            memory: Grant::default(),
-            file: None,
         };
-        sink.push(b"first ").unwrap();
-        sink.begin_file(Error::system(libc::ENOMEM)).unwrap();
-        sink.push(b"second").unwrap();
-        let flat = sink.finish().unwrap();
+        let spilled = || {
+            let mut sink = FlatSink {
+                spill: Some(&space),
+                bytes: Vec::new(),
+                memory: Grant::default(),
+                file: None,
+            };
+            sink.push(b"first ")?;
+            sink.begin_file(Error::system(libc::ENOMEM))?;
+            sink.push(b"second")?;
+            sink.finish()
+        };
+        let flat = spilled().unwrap();
         let mut bytes = Vec::new();
         flat.read(0..flat.len(), &mut bytes).unwrap();
         assert!(matches!(flat, FlatBytes::Spilled(_)));
         assert_eq!(bytes, b"first second");
+        // all files together are within the limit
+        let e = spilled().err().unwrap();
+        assert_eq!(e.errno(), libc::ENOSPC);
+        assert!(e.message().contains("--spill-size"), "{e}");
+        drop(flat);
+        assert!(spilled().is_ok());
+        let (_directory, off) = self::space(0).unwrap();
+        let mut sink = FlatSink {
+            spill: Some(&off),
+            bytes: Vec::new(),
+            memory: Grant::default(),
+            file: None,
+        };
+        let e = sink.begin_file(Error::system(libc::ENOMEM)).unwrap_err();
+        assert_eq!(e.errno(), libc::ENOMEM);
+    }
+
+    /// Returns space of so many bytes on disk; `None` if the directory is in memory.
+    pub fn space(limit: u64) -> Option<(tempfile::TempDir, Arc<SpillSpace>)> {
+        let directory = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
+        let options = SpillOptions {
+            directory: directory.path().into(),
+            limit,
+        };
+        let space = SpillSpace::new(options);
+        space.take(0).is_ok().then_some((directory, space))
     }
 }

@@ -41,10 +41,12 @@ impl KeptManifests {
     /// Counts a manifest that was read, and drops those that were used least recently beyond
     /// `bound` bytes.
     fn add(&mut self, id: ObjectId, slot: &Arc<ManifestSlot>, memory: usize, bound: usize) {
-        // another thread may have dropped it meanwhile
-        if let Some(kept) = self.slots.peek_mut(&id)
-            && Arc::ptr_eq(&kept.slot, slot)
-        {
+        // it may have been dropped meanwhile, even to make space for itself
+        let kept = self.slots.get_or_insert_mut(id, || KeptManifest {
+            slot: slot.clone(),
+            memory: 0,
+        });
+        if Arc::ptr_eq(&kept.slot, slot) {
             self.memory = self.memory - kept.memory + memory;
             kept.memory = memory;
         }
@@ -149,8 +151,10 @@ mod tests {
         assert_eq!(read(3, 30), (vec![1, 3], 70));
         assert_eq!(read(4, 500), (vec![4], 500));
         assert_eq!(read(5, 1), (vec![5], 1));
-        // one that was dropped while it was read
+        // one that was dropped while it was read, and one that another thread reads again
         kept.add(ObjectId([9; 12]), &Arc::default(), 50, 100);
-        assert_eq!(kept.memory, 1);
+        assert_eq!((kept.slots.len(), kept.memory), (2, 51));
+        kept.add(ObjectId([9; 12]), &Arc::default(), 40, 100);
+        assert_eq!((kept.slots.len(), kept.memory), (2, 51));
     }
 }

@@ -14,13 +14,13 @@ use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use percent_encoding::{CONTROLS, percent_decode_str, utf8_percent_encode};
 use std::collections::HashSet;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json;
 use zarrfs_base::memory::lock;
+use zarrfs_base::spill_file::SpillSpace;
 
 /// The fields of the tables.
 mod field {
@@ -185,8 +185,8 @@ pub struct IceHistory {
 /// The files of a repository.
 pub(super) struct IceRepository {
     pub below: Arc<dyn Store>,
-    /// The directory for files that exceed memory.
-    spill: Option<PathBuf>,
+    /// The space for files that exceed memory.
+    spill: Option<Arc<SpillSpace>>,
     /// Whether the repository is of the first version. It is not asked for the file of the second
     /// one again.
     is_first: AtomicBool,
@@ -196,7 +196,7 @@ pub(super) struct IceRepository {
 }
 
 impl IceRepository {
-    pub fn new(below: Arc<dyn Store>, spill: Option<PathBuf>) -> Self {
+    pub fn new(below: Arc<dyn Store>, spill: Option<Arc<SpillSpace>>) -> Self {
         IceRepository {
             is_first: AtomicBool::new(false),
             latest: Mutex::default(),
@@ -278,7 +278,7 @@ impl IceRepository {
     }
 
     fn read(&self, key: &Key, kind: IceFileKind) -> Result<Option<(FlatBytes, Stat)>> {
-        ice_file::read(&*self.below, key, kind, self.spill.as_deref()).map_err(|e| e.context(key))
+        ice_file::read(&*self.below, key, kind, self.spill.as_ref()).map_err(|e| e.context(key))
     }
 
     /// Reads a file that another one names.

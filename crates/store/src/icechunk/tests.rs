@@ -7,7 +7,7 @@ use super::*;
 use crate::testing::{FaultyStore, Operation};
 use crate::tests::{get, key, part};
 use crate::{EntryKind, MemoryStore};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use zarrfs_base::error::Kind;
 use zarrfs_base::json;
 
