@@ -622,6 +622,7 @@ fn open_hierarchy(
         Some(directory) => overlay::open(request, directory)?,
         None => request.hierarchy()?,
     };
+    memory::end_opening();
     let compressor = args.compressor.as_ref();
     Ok(hierarchy.with_compressor(compressor.and_then(|compressor| compressor.0.clone())))
 }

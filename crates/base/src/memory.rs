@@ -12,7 +12,7 @@
 //!
 //! **No request waits for itself.** Each thread knows how much the request that it
 //! [serves](begin_request) holds. A request waits only if the others that hold memory, and do not
-//! wait themselves, hold enough.
+//! wait themselves, hold enough. What the [store itself](end_opening) holds, none waits for.
 
 use crate::error::{Error, Kind, Result};
 use rustix::mm::Advice;
@@ -52,6 +52,7 @@ static BUDGET: Budget = Budget {
     used: Mutex::new(Used {
         granted: 0,
         by_waiting: 0,
+        by_store: 0,
     }),
     freed: Condvar::new(),
     owners: Mutex::new(Vec::new()),
@@ -89,6 +90,8 @@ struct Used {
     granted: usize,
     /// The part that requests hold which wait for more.
     by_waiting: usize,
+    /// The part that the store held when it was open.
+    by_store: usize,
 }
 
 /// The account of memory that is not chunks.
@@ -130,6 +133,14 @@ pub struct Grant {
 /// caches.
 pub fn begin_request() {
     SERVED.set(ServedRequest::new());
+}
+
+/// Ends the opening of a store on this thread. What it still holds then, such as a snapshot or the
+/// directory of an archive, stays granted as long as the store is open.
+pub fn end_opening() {
+    reclaim();
+    lock(&BUDGET.used).by_store += SERVED.get().bytes;
+    begin_request();
 }
 
 /// Sets the bound of the cache in bytes, on which the budget depends.
@@ -204,7 +215,7 @@ pub fn register_shrinking(owner: &Arc<impl Reclaim + 'static>) {
 /// # Errors
 ///
 /// [`Kind::Damaged`] if there can never be so much memory, ENOMEM if there is not enough for ten
-/// seconds, or at once if the requests that hold it wait themselves.
+/// seconds, or at once if the requests that hold it wait themselves, or the store holds it.
 pub fn take(bytes: usize) -> Result<Grant> {
     take_within(bytes, MAX_WAIT)
 }
@@ -319,8 +330,10 @@ impl Grant {
                 drop(used);
                 reclaim();
                 asked = true;
-            } else if left.is_zero() || served.bytes + used.by_waiting + more > limit {
-                return Err(in_use(more, served.bytes, used.granted));
+            } else if left.is_zero()
+                || served.bytes + used.by_waiting + used.by_store + more > limit
+            {
+                return Err(in_use(more, served.bytes, &used));
             } else {
                 used.by_waiting += served.bytes;
                 let (mut used, _) = BUDGET
@@ -346,15 +359,23 @@ impl Grant {
     }
 }
 
-/// Returns the error for `more` bytes that are not free. The request holds `own` of all `granted`
-/// bytes.
-fn in_use(more: usize, own: usize, granted: usize) -> Error {
-    let [more, own, others, limit] =
-        [more, own, granted.saturating_sub(own), limit()].map(|bytes| bytes.div_ceil(1 << 20));
-    let why = format!(
-        "needs {more} MiB more of the {limit} MiB for documents, of which it holds {own} and other requests and open \
-         files {others}: close some, or mount with a larger --cache-size"
+/// Returns the error for `more` bytes that are not free. The request holds `own` bytes.
+fn in_use(more: usize, own: usize, used: &Used) -> Error {
+    let not_own = used.granted.saturating_sub(own);
+    let by_store = used.by_store.min(not_own);
+    let fits_alone = own + by_store + more <= limit();
+    let [more, own, by_store, others, limit] =
+        [more, own, by_store, not_own - by_store, limit()].map(|bytes| bytes.div_ceil(1 << 20));
+    let held = format!(
+        "needs {more} MiB more of the {limit} MiB for documents, of which the store itself holds {by_store}, it {own}"
     );
+    let why = if fits_alone {
+        format!(
+            "{held}, and other requests and open files {others}: close some, or mount with a larger --cache-size"
+        )
+    } else {
+        format!("{held}: mount with a larger --cache-size")
+    };
     Error::system(libc::ENOMEM).context(why)
 }
 
@@ -631,6 +652,31 @@ mod tests {
         assert_eq!(waits.join().unwrap().0, Ok(()));
         begin_request();
         assert_eq!(SERVED.get().bytes, 0);
+    }
+
+    /// The time limit is longer than that of any test.
+    #[test]
+    fn no_request_waits_for_what_the_store_holds() {
+        const LONG: Duration = Duration::from_secs(24 * 60 * 60);
+        let _alone = lock(&TAKES_MOST);
+        begin_request();
+        let by_store = take(limit() / 2 + (16 << 20)).unwrap();
+        end_opening();
+        let e = take_within(limit() / 2, LONG).unwrap_err();
+        assert_eq!(e.errno(), libc::ENOMEM);
+        assert!(
+            e.message().contains("the store itself holds") && !e.message().contains("close some"),
+            "{e}"
+        );
+        // others may return what they hold
+        let other = take(limit() / 4).unwrap();
+        begin_request();
+        let e = take_within(limit() / 4 + (16 << 20), Duration::ZERO).unwrap_err();
+        drop(by_store);
+        lock(&BUDGET.used).by_store = 0;
+        assert!(e.message().contains("close some"), "{e}");
+        drop(other);
+        assert!(take_within(limit() / 2, LONG).is_ok());
     }
 
     #[derive(Default)]
