@@ -355,13 +355,15 @@ pub fn main(inherited: Inherited) -> process::ExitCode {
     if let Some(code) = mount_helper::run(&words) {
         return code;
     }
-    match run(&words) {
+    let code = match run(&words) {
         Ok(()) => process::ExitCode::SUCCESS,
         Err(failure) => {
             failure.print(wants_json(&words));
             process::ExitCode::from(failure.code)
         }
-    }
+    };
+    logger::end();
+    code
 }
 
 /// Runs the verb that a command line names; its first word is the program.

@@ -1,10 +1,9 @@
 //! Failures of verbs: an exit code, and a message for people on standard error. With `--json`, the
 //! message is also printed on standard output, as an object for programs.
 
-use super::{StoreLocation, stdio};
+use super::{StoreLocation, logger, stdio};
 use crate::array::hierarchy::Hierarchy;
 use std::ffi::OsString;
-use std::io::Write;
 use zarrfs_base::error::{Error, Kind, lines, one_line};
 use zarrfs_base::json::{self, json};
 
@@ -120,7 +119,7 @@ impl CommandFailure {
         }
         // if a stream can't be written, the exit code still reports the failure
         if !self.is_shown {
-            let _ = writeln!(std::io::stderr(), "error: {}", lines(&self.message));
+            logger::print_error(&lines(&self.message));
         }
         if as_json && !self.is_plain {
             let _ = stdio::print(self.object() + "\n");

@@ -1,22 +1,26 @@
 //! The log: lines to standard error, to a file, or to the journal of systemd. Its level can be
 //! changed while the program runs.
 
+mod queue;
+mod repeats;
+
 use super::start_directory::absolute;
 use super::systemd::{self, Journal};
 use super::{CommandFailure, DIAGNOSTICS, time};
 use clap::Args;
-use env_logger::{Builder, Target};
-use log::{Level, LevelFilter, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use queue::{LogQueue, PATIENCE};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, one_line};
 use zarrfs_base::memory::lock;
 use zarrfs_base::outside::{ANSWER_LIMIT, Answer, ask_outside};
+use zarrfs_base::pool::start_thread;
 
 /// Options of the log.
 #[derive(Args)]
@@ -56,8 +60,8 @@ static LEVEL: AtomicUsize = AtomicUsize::new(LevelFilter::Off as usize);
 
 struct LogFile {
     path: PathBuf,
-    /// Protects the open file.
-    file: Mutex<File>,
+    /// Protects which file is open, and is not held while it is written.
+    file: Mutex<Arc<File>>,
 }
 
 /// Writes to [`LOG_FILE`].
@@ -65,9 +69,11 @@ struct LogFileWriter;
 
 impl Write for LogFileWriter {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        LOG_FILE
-            .get()
-            .map_or(Ok(line.len()), |log| lock(&log.file).write(line))
+        let Some(log) = LOG_FILE.get() else {
+            return Ok(line.len());
+        };
+        let file = lock(&log.file).clone();
+        (&*file).write(line)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -94,7 +100,7 @@ pub fn reopen() {
         None => open(&log.path).map_err(|e| e.message),
     };
     match opened {
-        Ok(file) => *lock(&log.file) = file,
+        Ok(file) => *lock(&log.file) = Arc::new(file),
         Err(e) => log::error!("{e}; the log goes to the former file"),
     }
 }
@@ -170,10 +176,16 @@ impl LogArgs {
     /// Starts logging, for the mount at `mountpoint`.
     pub fn start(&self, mountpoint: &Path) -> Result<(), CommandFailure> {
         if let Some(path) = &self.log_file {
-            return start_to_file(self.log_level, path);
+            // the name is not resolved: a link to the file of the day may change
+            let whole = std::path::absolute(path).map_err(Error::from)?;
+            let _ = LOG_FILE.set(LogFile {
+                path: whole,
+                file: Mutex::new(Arc::new(open(path)?)),
+            });
+            return start_queue(LineFormat::File, LogFileWriter, self.log_level);
         }
         let Some(path) = &self.log_journal else {
-            return start_to_terminal(self.log_level);
+            return start_queue(LineFormat::Terminal, std::io::stderr(), self.log_level);
         };
         let journal = Journal::open(&absolute(path)).map_err(|e| {
             CommandFailure::failed(format!(
@@ -181,60 +193,139 @@ impl LogArgs {
                 path.display()
             ))
         })?;
-        let mountpoint = mountpoint.to_path_buf();
-        let mut builder = builder();
-        builder.target(Target::Pipe(Box::new(journal)));
-        builder.format(move |out, r| {
-            if is_logged(r) {
-                systemd::write_entry(out, r, &mountpoint)?;
-            }
-            Ok(())
-        });
-        started(builder, self.log_level)
+        let format = LineFormat::Journal(mountpoint.to_path_buf());
+        start_queue(format, journal, self.log_level)
     }
 }
 
 /// Starts the log of a verb that prints its errors: only a wait for a server is logged.
 pub fn start_for_command() -> Result<(), CommandFailure> {
-    start_to_terminal(LevelFilter::Off)
+    start(Logger { queue: None }, LevelFilter::Off)
 }
 
-fn start_to_file(level: LevelFilter, path: &Path) -> Result<(), CommandFailure> {
-    // the name is not resolved: a link to the file of the day may change
-    let whole = std::path::absolute(path).map_err(Error::from)?;
-    let _ = LOG_FILE.set(LogFile {
-        path: whole,
-        file: Mutex::new(open(path)?),
-    });
-    let mut builder = builder();
-    builder.target(Target::Pipe(Box::new(LogFileWriter)));
-    builder.format(|out, r| {
-        if !is_logged(r) {
-            return Ok(());
+/// Starts the log of a daemon, which the thread `log` writes to `out`.
+fn start_queue(
+    format: LineFormat,
+    out: impl Write + Send + 'static,
+    level: LevelFilter,
+) -> Result<(), CommandFailure> {
+    let queue = Arc::new(LogQueue::new(format, PATIENCE));
+    let of_thread = queue.clone();
+    start_thread("log", move || of_thread.run(out)).map_err(Error::from)?;
+    start(Logger { queue: Some(queue) }, level)?;
+    // the usual hook writes to standard error on the thread that serves a request
+    std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));
+    Ok(())
+}
+
+fn start(logger: Logger, level: LevelFilter) -> Result<(), CommandFailure> {
+    if LOGGER.set(logger).is_ok()
+        && let Some(logger) = LOGGER.get()
+    {
+        log::set_logger(logger).map_err(|e| CommandFailure::failed(format!("log: {e}")))?;
+    }
+    set_level(level);
+    Ok(())
+}
+
+/// Prints the error with which the process ends, on standard error.
+pub fn print_error(text: &str) {
+    let line = format!("error: {text}\n").into_bytes();
+    match LOGGER.get().and_then(|logger| logger.queue.as_deref()) {
+        Some(queue) if matches!(queue.format(), LineFormat::Terminal) => queue.write_line(line),
+        // if it can't be written, the exit code still reports the failure
+        _ => drop(std::io::stderr().write_all(&line)),
+    }
+}
+
+/// Writes what the log has counted, and waits a limited time until all its lines are written.
+pub fn end() {
+    log::logger().flush();
+}
+
+/// How a line of the log looks, which depends on where it goes.
+enum LineFormat {
+    Terminal,
+    File,
+    /// An entry of the journal, with the mountpoint.
+    Journal(PathBuf),
+}
+
+impl LineFormat {
+    /// Returns a message, which is one line, as it is written.
+    fn line(&self, level: Level, text: &str) -> Vec<u8> {
+        match self {
+            LineFormat::Terminal => {
+                let level = shown(level.to_level_filter());
+                format!("zarrfs: {level}: {text}\n").into_bytes()
+            }
+            LineFormat::File => {
+                let now = time::utc(SystemTime::now());
+                format!("{now} {level:<5} {text}\n").into_bytes()
+            }
+            LineFormat::Journal(mountpoint) => systemd::entry(level, text, mountpoint),
         }
-        let now = time::utc(SystemTime::now());
-        writeln!(out, "{now} {:<5} {}", r.level(), text(r))
-    });
-    started(builder, level)
+    }
 }
 
-fn start_to_terminal(level: LevelFilter) -> Result<(), CommandFailure> {
-    let mut builder = builder();
-    builder.format(|out, r| {
+static LOGGER: OnceLock<Logger> = OnceLock::new();
+
+/// Passes messages on, if their level permits it.
+struct Logger {
+    /// Without one, the thread that logs writes to standard error.
+    queue: Option<Arc<LogQueue>>,
+}
+
+impl Logger {
+    /// Returns whether the log shows a record.
+    fn shows(&self, record: &Record) -> bool {
+        let is_on_terminal = match &self.queue {
+            Some(queue) => matches!(queue.format(), LineFormat::Terminal),
+            None => true,
+        };
         // a command that waits for a server must say so
-        let is_wait = r.level() <= Level::Warn && r.target().starts_with(TRANSPORT);
-        if !is_wait && !is_logged(r) {
-            return Ok(());
-        }
-        let level = shown(r.level().to_level_filter());
-        writeln!(out, "zarrfs: {level}: {}", text(r))
-    });
-    started(builder, level)
+        let is_wait = record.level() <= Level::Warn && record.target().starts_with(TRANSPORT);
+        let is_shown =
+            record.level() <= level() && (level() >= LevelFilter::Debug || !is_late_reply(record));
+        self.enabled(record.metadata()) && (is_shown || is_on_terminal && is_wait)
+    }
 }
 
-/// Returns whether the level of the log lets a record pass.
-fn is_logged(record: &Record) -> bool {
-    record.level() <= level() && (level() >= LevelFilter::Debug || !is_late_reply(record))
+impl Log for Logger {
+    /// Returns whether messages of a module may be logged at the highest level.
+    fn enabled(&self, metadata: &Metadata) -> bool {
+        let highest = if metadata.target().starts_with("zarrfs") {
+            LevelFilter::Trace
+        } else if metadata.target().starts_with("fuser") {
+            // fuser warns of every operation that a file system leaves out
+            LevelFilter::Error
+        } else {
+            // lines of the libraries for servers may contain credentials
+            LevelFilter::Warn
+        };
+        metadata.level() <= highest
+    }
+
+    fn log(&self, record: &Record) {
+        if !self.shows(record) {
+            return;
+        }
+        let text = one_line(record.args().to_string());
+        let Some(queue) = &self.queue else {
+            let line = LineFormat::Terminal.line(record.level(), &text);
+            let _ = std::io::stderr().write_all(&line);
+            return;
+        };
+        // whoever wants a line for each request gets all
+        let place = (level() < LevelFilter::Debug).then(|| (record.target(), record.line()));
+        queue.write(place, record.level(), &text);
+    }
+
+    fn flush(&self) {
+        if let Some(queue) = &self.queue {
+            queue.end();
+        }
+    }
 }
 
 /// Returns whether a record of fuser says that the kernel does not know a request any more
@@ -246,11 +337,6 @@ fn is_late_reply(record: &Record) -> bool {
             .to_string()
             .starts_with("Failed to send FUSE reply: ")
         && record.args().to_string().ends_with("(os error 2)")
-}
-
-/// Returns the message of a record, on one line.
-fn text(record: &Record) -> String {
-    one_line(record.args().to_string())
 }
 
 /// Opens a file to append the log to it. A log without a reader must not stop the mount: a FIFO
@@ -270,24 +356,4 @@ pub fn open(path: &Path) -> Result<File, CommandFailure> {
         };
         CommandFailure::failed(format!("log file {}: {why}", path.display()))
     })
-}
-
-/// Returns a builder that lets pass what may be logged at the highest level.
-fn builder() -> Builder {
-    let mut builder = Builder::new();
-    // lines of the libraries for servers may contain credentials
-    builder
-        .filter_level(LevelFilter::Warn)
-        .filter_module("zarrfs", LevelFilter::Trace);
-    // fuser warns of every operation that a file system leaves out
-    builder.filter_module("fuser", LevelFilter::Error);
-    builder
-}
-
-fn started(mut builder: Builder, level: LevelFilter) -> Result<(), CommandFailure> {
-    builder
-        .try_init()
-        .map_err(|e| CommandFailure::failed(format!("log: {e}")))?;
-    set_level(level);
-    Ok(())
 }

@@ -810,6 +810,7 @@ impl SignalHandler {
                 continue;
             }
             if mountpoint.aborted() {
+                logger::end();
                 std::process::exit(1);
             }
             if waiting || !mountpoint.can_unmount() {
@@ -851,7 +852,9 @@ impl SignalHandler {
 /// calling thread must take the next signal.
 fn end_when_stored(fs: Arc<Fs>, code: i32) {
     let started = start_thread("flush", move || {
-        std::process::exit(if fs.sync_at_end().is_ok() { code } else { 1 })
+        let is_stored = fs.sync_at_end().is_ok();
+        logger::end();
+        std::process::exit(if is_stored { code } else { 1 })
     });
     if started.is_err() {
         std::process::exit(1);

@@ -4,15 +4,16 @@
 use crate::support::array::{TestArray, pattern};
 use crate::support::daemon::Daemon;
 use crate::support::stoppable::StoppableStore;
-use crate::support::{close, env_number, wait_for, zarrfs};
+use crate::support::{ZARRFS, close, copy_tree, env_number, test_data, wait_for, zarrfs};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -610,4 +611,93 @@ fn a_close_that_times_out_at_a_lock_keeps_the_written_bytes() {
     assert_eq!(stopped.stored_flat().unwrap(), stopped.flat);
     drop(file);
     assert!(daemon.unmount().success());
+}
+
+/// A pipe that gets the log of daemons, and their standard error.
+struct LogPipe {
+    path: PathBuf,
+    end: File,
+}
+
+impl LogPipe {
+    fn new(directory: &Path) -> LogPipe {
+        let path = directory.join("pipe");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, 0o600.into(), 0).unwrap();
+        let mut options = File::options();
+        options.read(true).write(true);
+        let end = options.custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        LogPipe { path, end }
+    }
+
+    fn fill(&mut self) {
+        while self.end.write(&[b'.'; 4096]).is_ok() {}
+    }
+
+    /// Returns what is in the pipe.
+    fn read(&mut self) -> String {
+        let mut said = Vec::new();
+        let ended = self.end.read_to_end(&mut said).unwrap_err();
+        assert_eq!(ended.kind(), std::io::ErrorKind::WouldBlock);
+        String::from_utf8(said).unwrap()
+    }
+
+    /// Mounts a store by a daemon that writes to the pipe.
+    fn daemon(&self, store: &Path, level: &str) -> Daemon {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", r#"exec "$ZARRFS" "$@" 2> "$PIPE""#, "sh"])
+            .env("ZARRFS", ZARRFS)
+            .env("PIPE", &self.path);
+        Daemon::with_command(command, store, &["--log-level", level])
+    }
+}
+
+/// Ends a daemon by a signal.
+fn end(mut daemon: Daemon) {
+    kill_process(daemon.pid(), Signal::TERM).unwrap();
+    assert!(daemon.wait().unwrap().success());
+}
+
+/// "A log that takes no lines (a pipe that nobody reads, a stopped terminal, a file system that
+/// hangs) stops no request". "Of messages that are alike, the log has the first 20 of a minute, and
+/// their number".
+#[test]
+fn a_log_that_nobody_reads_stops_no_request() {
+    const READS: usize = 100;
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("x.zarr");
+    copy_tree(&test_data("sample.zarr"), &store);
+    fs::write(store.join("air_temperature/0.0.0"), "damaged").unwrap();
+    let mut pipe = LogPipe::new(directory.path());
+    let read_in_vain = |daemon: &Daemon| {
+        let file = File::open(daemon.path().join("air_temperature/data.raw")).unwrap();
+        for _ in 0..READS {
+            let error = file.read_at(&mut [0], 0).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        }
+    };
+    pipe.fill();
+    let daemon = pipe.daemon(&store, "debug");
+    read_in_vain(&daemon);
+    end(daemon);
+    assert!(pipe.read().chars().all(|c| c == '.'));
+    // with a reader
+    let daemon = pipe.daemon(&store, "warn");
+    read_in_vain(&daemon);
+    end(daemon);
+    let said = pipe.read();
+    let reads = said
+        .lines()
+        .filter(|line| line.starts_with("zarrfs: error: read "));
+    assert_eq!(reads.count(), 20, "{said}");
+    let problems = said
+        .lines()
+        .filter(|line| line.starts_with("zarrfs: error: /air_temperature"));
+    assert_eq!(problems.count(), 1, "{said}");
+    let count = said
+        .lines()
+        .find(|line| line.contains(" more messages like this in "));
+    let count = count.expect(&said).split(' ').nth(2).unwrap();
+    assert!(count.parse::<usize>().unwrap() >= READS - 20, "{said}");
 }

@@ -185,15 +185,17 @@ impl Stats {
             (known.at, known.count) = (at, known.count + 1);
             return;
         }
-        log::error!("{line}");
         problems.push_back(Problem {
             at,
             count: 1,
-            message: line,
+            message: line.clone(),
         });
         if problems.len() > MAX_PROBLEMS {
             problems.pop_front();
         }
+        // the log may have to wait
+        drop(problems);
+        log::error!("{line}");
     }
 
     /// Records an error as a problem, unless it is on record. Returns it as one that is.
