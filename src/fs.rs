@@ -255,9 +255,15 @@ impl Fs {
         })
     }
 
-    /// Returns the extended attributes that `audience` may read, each with its value.
-    pub fn xattrs(&self, inode: u64, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
-        self.tree.xattrs(&*self.tree.node(inode)?, audience)
+    /// Returns the extended attributes that `audience` may read, each with its value; with `wanted`
+    /// only the one of that name.
+    pub fn xattrs(
+        &self,
+        inode: u64,
+        audience: Audience,
+        wanted: Option<&str>,
+    ) -> Result<Vec<(String, Vec<u8>)>> {
+        self.tree.xattrs(&*self.tree.node(inode)?, audience, wanted)
     }
 
     /// Returns whether any file or directory is open. Control files do not count, nor does the

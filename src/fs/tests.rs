@@ -11,6 +11,7 @@ mod remote;
 mod removed;
 mod shard_costs;
 mod views;
+mod xattrs;
 
 use super::*;
 use crate::array::hierarchy::Hierarchy;

@@ -411,9 +411,15 @@ impl Tree {
         }
     }
 
-    /// Returns the extended attributes of a node that `audience` may know, each with its value.
-    pub fn xattrs(&self, node: &Node, audience: Audience) -> Result<Vec<(String, Vec<u8>)>> {
-        xattr::of(self, node, audience)
+    /// Returns the extended attributes of a node that `audience` may know, each with its value; with
+    /// `wanted` only the one of that name.
+    pub fn xattrs(
+        &self,
+        node: &Node,
+        audience: Audience,
+        wanted: Option<&str>,
+    ) -> Result<Vec<(String, Vec<u8>)>> {
+        xattr::of(self, node, audience, wanted)
     }
 
     /// Returns the values that the control files show beside the counters.

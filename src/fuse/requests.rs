@@ -691,18 +691,15 @@ impl Filesystem for FuseServer {
         }
         self.dispatch(RequestKind::Xattrs, move |fs| {
             let value = RequestInfo::of("getxattr", inode).run(fs, || {
-                let all = if ["user.zarr", "user.icechunk."]
+                let found = if ["user.zarr", "user.icechunk."]
                     .iter()
                     .any(|own| name.starts_with(own))
                 {
-                    fs.xattrs(inode.0, Audience::Readers)?
+                    fs.xattrs(inode.0, Audience::Readers, Some(&name))?
                 } else {
                     Vec::new()
                 };
-                let value = all
-                    .into_iter()
-                    .find(|(n, _)| *n == name)
-                    .map(|(_, value)| value);
+                let value = found.into_iter().next().map(|(_, value)| value);
                 value.ok_or_else(|| Error::system(libc::ENODATA))
             });
             finish(value, reply, |reply, value| send_xattr(reply, &value, size));
@@ -717,7 +714,7 @@ impl Filesystem for FuseServer {
         };
         self.dispatch(RequestKind::Xattrs, move |fs| {
             let names = RequestInfo::of("listxattr", inode).run(fs, || {
-                let all = fs.xattrs(inode.0, audience)?;
+                let all = fs.xattrs(inode.0, audience, None)?;
                 Ok(all
                     .into_iter()
                     .flat_map(|(name, _)| name.into_bytes().into_iter().chain([0]))

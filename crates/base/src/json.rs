@@ -375,6 +375,11 @@ pub fn write_pretty(value: &Value) -> String {
     with_tokens(text + "\n", false)
 }
 
+/// Returns the memory in bytes of a member of an object whose name and value are `text` bytes.
+pub fn member_memory(text: usize) -> usize {
+    VALUE + MEMBER + text
+}
+
 /// Returns the text of `value` in one line, or `None` if it has more than `limit` bytes.
 pub fn write_within(value: &Value, limit: usize) -> Option<String> {
     // serde_json writes a bare token as a string that is up to six times as long

@@ -388,7 +388,7 @@ fn reading_takes_a_request_for_each_chunk_and_few_more() {
         for _ in 0..10 {
             m.fs.attributes(inode).unwrap();
             m.fs.lookup(m.directory("a"), ".zarray").unwrap();
-            m.fs.xattrs(inode, crate::fs::tree::Audience::Readers)
+            m.fs.xattrs(inode, crate::fs::tree::Audience::Readers, None)
                 .unwrap();
         }
         let more = m.asked() - asked;

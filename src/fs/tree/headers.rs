@@ -2,6 +2,7 @@
 //! their content for a second.
 
 use super::access::SourcesStat;
+use super::xattr::AttributeTexts;
 use super::{Attributes, FLAT, Node, Tree};
 use crate::array::Array;
 use crate::export::{self, ArrayView, Composite, Described, Format, GroupFormat, NetcdfOptions};
@@ -39,6 +40,9 @@ impl Reclaim for KnownHeaders {
         if let Ok(mut texts) = self.texts.try_lock() {
             texts.clear();
         }
+        if let Ok(mut attributes) = self.attributes.try_lock() {
+            attributes.clear();
+        }
     }
 }
 
@@ -75,7 +79,7 @@ struct KnownDescription {
     files: Vec<(Format, Arc<Composite>)>,
 }
 
-/// Recently made descriptions and containers.
+/// Recently made descriptions and containers, and extended attributes.
 pub(super) struct KnownHeaders {
     /// Protects the map alone.
     described: Mutex<LruCache<Key, KnownDescription>>,
@@ -83,6 +87,8 @@ pub(super) struct KnownHeaders {
     datasets: Mutex<LruCache<(Key, GroupFormat), Dataset>>,
     /// Protects the map alone.
     texts: Mutex<LruCache<Key, ValuesText>>,
+    /// Protects the map alone.
+    pub(super) attributes: Mutex<LruCache<Key, Arc<AttributeTexts>>>,
     /// Protects the map alone: the groups for which the log says what their files leave out, and
     /// those words.
     left_out: Mutex<LruCache<(Key, GroupFormat), Vec<String>>>,
@@ -96,6 +102,7 @@ impl KnownHeaders {
             described: Mutex::new(LruCache::new(FEW)),
             datasets: Mutex::new(LruCache::new(FEW)),
             texts: Mutex::new(LruCache::new(FEW)),
+            attributes: Mutex::new(LruCache::new(FEW)),
             left_out: Mutex::new(LruCache::new(LOGGED)),
         }
     }
@@ -105,6 +112,7 @@ impl KnownHeaders {
         lock(&self.described).clear();
         lock(&self.datasets).clear();
         lock(&self.texts).clear();
+        lock(&self.attributes).clear();
     }
 }
 

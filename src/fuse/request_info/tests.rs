@@ -177,7 +177,7 @@ const REQUESTS: [Request; 33] = [
     ("read a value", |s| s.read("g/plain")),
     ("read in shards", |s| s.read("s/data.raw")),
     ("xattrs", |s| {
-        s.in_directory("a", |fs, inode| fs.xattrs(inode, Audience::Owner))
+        s.in_directory("a", |fs, inode| fs.xattrs(inode, Audience::Owner, None))
     }),
     ("set an xattr", |s| {
         s.in_directory("a", |fs, inode| {
