@@ -46,7 +46,7 @@ use files::chunk::created::CreatedChunks;
 use files::control::Fact;
 use files::draft::Drafts;
 use files::plain::PlainFile;
-use files::{Handles, NewFile, OpenFile};
+use files::{Handles, NewFile, OpenFile, OpenedTexts};
 pub use opened_file::{KernelPages, OpenedFile};
 pub use page_guards::GuardId;
 use page_guards::PageGuards;
@@ -72,7 +72,7 @@ pub struct Options {
     /// Whether reads of flat bytes bypass the kernel's page cache.
     pub direct_io: bool,
     /// Directory and size limit of spill files, for decoded chunks that are needed again and do not
-    /// fit into the cache, and for drafts and other writes.
+    /// fit into the cache, for drafts and other writes, and for texts of open files.
     pub spill: SpillOptions,
 }
 
@@ -139,6 +139,7 @@ pub struct Fs {
     /// by inode number, with the guards to be removed then.
     unsent_stale_pages: Mutex<HashMap<u64, Vec<GuardId>>>,
     waiting: WaitingWrites,
+    opened_texts: Arc<OpenedTexts>,
     drafts: Drafts,
     created_chunks: CreatedChunks,
     truncations: Truncations,
@@ -167,6 +168,7 @@ impl Fs {
                 concurrency,
                 options.spill.clone(),
             )?,
+            opened_texts: OpenedTexts::new(options.spill.clone()),
             options,
             resizing: Resizing::default(),
             write_back: Pool::growing(

@@ -340,6 +340,45 @@ fn writing_large_documents_takes_little_memory() {
     );
 }
 
+/// Whoever opens a document many times leaves memory to others, and each opening has its text.
+#[test]
+fn many_openings_of_a_document_leave_memory_to_others() {
+    const OPENINGS: usize = 400;
+    let store = tempfile::tempdir().unwrap();
+    let spill = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let group = |text: usize, letter: &str| {
+        let attributes = json!({"text": letter.repeat(text)});
+        json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}).to_string()
+    };
+    write_file(&store.path().join("zarr.json"), group(0, ""));
+    write_file(&store.path().join("other/zarr.json"), group(8 << 20, "o"));
+    let stored = store.path().join("opened/zarr.json");
+    write_file(&stored, group(188 << 10, "1"));
+    let first = store.path().to_path_buf();
+    let args = ["--spill-dir", spill.path().to_str().unwrap()];
+    attack(
+        &first,
+        &args,
+        "a document opened many times",
+        move |mount| {
+            let opened = mount.join("opened/zarr.json");
+            let old = read(&opened).unwrap();
+            let other = read(&mount.join("other/zarr.json")).unwrap();
+            let held: Vec<File> = (0..OPENINGS)
+                .map(|_| File::open(&opened).unwrap())
+                .collect();
+            write_file(&stored, group(100 << 10, "2"));
+            assert!(read(&mount.join("other/zarr.json")).unwrap() == other);
+            assert!(read(&opened).unwrap() != old);
+            for mut file in held {
+                let mut text = Vec::new();
+                file.read_to_end(&mut text).unwrap();
+                assert!(text == old);
+            }
+        },
+    );
+}
+
 #[test]
 fn large_fill_values_take_little_memory() {
     let store = tempfile::tempdir().unwrap();

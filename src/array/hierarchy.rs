@@ -127,6 +127,12 @@ pub struct MetadataDocument {
     pub memory: Grant,
 }
 
+impl AsRef<[u8]> for MetadataDocument {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
 impl MetadataDocument {
     /// Returns a generated document, with its memory counted.
     fn made(text: Vec<u8>, stat: Stat) -> Result<Self> {

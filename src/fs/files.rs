@@ -8,6 +8,7 @@ pub mod document;
 pub mod draft;
 pub mod flat;
 mod items;
+mod opened_text;
 pub mod plain;
 pub mod view;
 
@@ -21,6 +22,7 @@ use chunk::ChunkFile;
 use composite::CompositeFile;
 use flat::FlatFile;
 pub use flat::holes::Seek;
+pub(in crate::fs) use opened_text::OpenedTexts;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

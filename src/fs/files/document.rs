@@ -1,19 +1,19 @@
 //! Open metadata documents. A reader gets the text as of the opening.
 
-use super::{NewFile, OpenFile, copy_range};
-use crate::array::hierarchy::{MetadataDocument, MetadataFile};
+use super::opened_text::OpenedText;
+use super::{NewFile, OpenFile};
+use crate::array::hierarchy::MetadataFile;
 use crate::cache::{FoundBytes, Wait};
 use crate::fs::{Fs, KernelPages};
 use std::sync::Arc;
 use std::time::Duration;
 use zarrfs_base::error::{Error, Result};
-use zarrfs_base::memory;
 use zarrfs_store::Key;
 
 /// A metadata document open for reading.
 struct DocumentFile {
     inode: u64,
-    document: Arc<MetadataDocument>,
+    text: OpenedText,
 }
 
 impl Fs {
@@ -25,10 +25,9 @@ impl Fs {
         file: MetadataFile,
     ) -> Result<NewFile> {
         let document = self.tree.document_of_age(key, file, Duration::ZERO)?;
-        memory::check_available()?;
-        let document = document.ok_or_else(Error::stale)?;
+        let text = self.opened_texts.hold(document.ok_or_else(Error::stale)?)?;
         Ok(NewFile::new(
-            Arc::new(DocumentFile { inode, document }),
+            Arc::new(DocumentFile { inode, text }),
             KernelPages::None,
         ))
     }
@@ -44,9 +43,9 @@ impl OpenFile for DocumentFile {
         _: &Fs,
         offset: u64,
         len: usize,
-        _: Wait,
+        wait: Wait,
         out: &mut Vec<u8>,
     ) -> Result<FoundBytes> {
-        Ok(copy_range(&self.document.text, offset, len, out))
+        self.text.read(offset, len, wait, out)
     }
 }
