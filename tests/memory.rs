@@ -350,8 +350,8 @@ fn many_openings_of_a_document_leave_memory_to_others() {
         let attributes = json!({"text": letter.repeat(text)});
         json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}).to_string()
     };
-    write_file(&store.path().join("zarr.json"), group(0, ""));
-    write_file(&store.path().join("other/zarr.json"), group(8 << 20, "o"));
+    write_file(store.path().join("zarr.json"), group(0, ""));
+    write_file(store.path().join("other/zarr.json"), group(8 << 20, "o"));
     let stored = store.path().join("opened/zarr.json");
     write_file(&stored, group(188 << 10, "1"));
     let first = store.path().to_path_buf();
