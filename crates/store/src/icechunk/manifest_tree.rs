@@ -59,10 +59,11 @@ impl ManifestTree {
             let extents = self.manifests[node.clone()]
                 .iter()
                 .map(|named| named.extent(dimension));
-            let whole = extents.clone().fold(u32::MAX..0, |all, extent| {
-                all.start.min(extent.start)..all.end.max(extent.end)
-            });
-            let last = extents.map(|extent| extent.start).max().unwrap_or(0);
+            let first = extents.clone().map(|extent| extent.start).min();
+            let last = extents.clone().map(|extent| extent.start).max();
+            let end = extents.map(|extent| extent.end).max();
+            let whole = first.unwrap_or(0)..end.unwrap_or(0);
+            let last = last.unwrap_or(0);
             if last - whole.start > distance {
                 widest = dimension;
                 distance = last - whole.start;
@@ -90,9 +91,10 @@ impl ManifestTree {
 
     /// Returns a search for the manifests that may have chunks whose places begin with `begin`.
     pub fn search(&self, begin: Vec<u32>) -> ManifestSearch {
+        let root = 0..self.manifests.len();
         ManifestSearch {
             begin,
-            nodes: vec![0..self.manifests.len()],
+            nodes: Vec::from([root]),
         }
     }
 
@@ -214,11 +216,11 @@ mod tests {
         }
         assert_eq!(found(&tree, &[4]).0, (7..14).collect::<Vec<_>>());
         assert_eq!(found(&tree, &[]).0, (0..35).collect::<Vec<_>>());
-        let overlapping = [vec![], vec![0..9], vec![2..4], vec![2..4]];
+        let overlapping = [vec![], vec![0..9, 0..9], vec![2..4, 2..4], vec![2..4, 2..4]];
         let overlapping = (0..).zip(overlapping).map(|(n, extents)| named(n, extents));
-        let overlapping = ManifestTree::new(overlapping.collect(), 1);
-        assert_eq!(found(&overlapping, &[3]).0, [0, 1, 2, 3]);
-        assert_eq!(found(&overlapping, &[u32::MAX]).0, [0]);
+        let overlapping = ManifestTree::new(overlapping.collect(), 2);
+        assert_eq!(found(&overlapping, &[3, 3]).0, [0, 1, 2, 3]);
+        assert_eq!(found(&overlapping, &[u32::MAX, 3]).0, [0]);
         for dimensions in [0, 1] {
             let empty = ManifestTree::new(Vec::new(), dimensions);
             assert_eq!(found(&empty, &[]).0, [0; 0]);
