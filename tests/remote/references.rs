@@ -384,6 +384,47 @@ fn redirects_of_targets_stay_below_the_prefixes() {
 }
 
 #[test]
+fn a_faulty_reference_is_an_error_of_its_chunk_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("x"), b"\x01\x02").unwrap();
+    let path = folder.path().join("refs.json");
+    for (reference, why) in [
+        ("null", "neither a text nor a list"),
+        (r#"["x",-1,2]"#, "neither [URL] nor [URL, OFFSET, LENGTH]"),
+        (
+            r#"["x",9223372036854775807,1]"#,
+            "more than a file can have",
+        ),
+        (r#""base64:*""#, "not base64"),
+    ] {
+        write(&path, r#"["x",0,2]"#, reference);
+        let mount = Mount::new(&path, &[]);
+        assert_eq!(fs::read(mount.join("a/0")).unwrap(), [1, 2], "{reference}");
+        for name in ["a/1", "a/data.raw"] {
+            assert_eq!(
+                errno(fs::read(mount.join(name))),
+                "EIO",
+                "{name}: {reference}"
+            );
+        }
+        let mut names = fs::read_dir(mount.join("a")).unwrap();
+        assert!(
+            names.any(|name| name.unwrap().file_name() == "1"),
+            "{reference}"
+        );
+        drop(mount);
+        let checked = zarrfs(&["check", text(&path)]);
+        let found = String::from_utf8_lossy(&checked.stdout).into_owned();
+        assert!(!checked.status.success(), "{found}");
+        let is_named = found.contains("the reference \"a/1\": ") && found.contains(why);
+        assert!(
+            is_named && found.contains("1 finding"),
+            "{reference}: {found}"
+        );
+    }
+}
+
+#[test]
 fn hostile_references_end_in_one_line_and_within_the_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("refs.json");
@@ -427,15 +468,6 @@ fn hostile_references_end_in_one_line_and_within_the_memory() {
         r#"{"version":1,"templates":{"u":"{{u}}"},"refs":{"a":["{{u}}"]}}"#,
         "is an expression",
     );
-    refused(
-        r#"{"version":1,"refs":{"a":["x",-1,2]}}"#,
-        "\"-1\" instead of a number",
-    );
-    refused(
-        r#"{"a":["x",9223372036854775807,1]}"#,
-        "more than a file can have",
-    );
-    refused(r#"{"a":"base64:*"}"#, "not base64");
     refused("{}", "not a Zarr store");
     fs::create_dir_all(folder.path().join("parquet/a")).unwrap();
     fs::write(

@@ -77,10 +77,10 @@ impl OpenReferences {
     }
 
     fn of(index: ReferenceIndex, stat: Stat, key: &Key, targets: &TargetRoots) -> Self {
-        if let Some(e) = index
+        let refused = index
             .targets()
-            .find_map(|target| targets.check(target).err())
-        {
+            .filter_map(|target| targets.check(target).err());
+        if let Some(e) = index.faults().cloned().chain(refused).next() {
             log::warn!("{key}: some values cannot be read: {e}");
         }
         let remote = index
@@ -133,8 +133,8 @@ impl SortedNames for OpenReferences {
     }
 
     fn stat_of(&self, entry: &Reference) -> Option<Stat> {
-        match self.index.referenced(entry)? {
-            Referenced::Inline(value) => Some(self.of_inline(value)),
+        match self.index.referenced(entry) {
+            Ok(Some(Referenced::Inline(value))) => Some(self.of_inline(value)),
             _ => None,
         }
     }
@@ -265,7 +265,7 @@ impl ReferenceStore {
         name: &str,
         latest: &mut Option<(&'a str, Stat)>,
     ) -> Result<Option<Stat>> {
-        let (target, range) = match opened.index.find(name) {
+        let (target, range) = match opened.index.find(name)? {
             None => {
                 let is_prefix = opened.names().is_prefix(name);
                 return Ok(is_prefix.then(|| prefix_in(&opened.stat, &opened.version)));
@@ -292,7 +292,7 @@ impl ReferenceStore {
 impl Readable for ReferenceStore {
     fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
         let opened = self.known()?;
-        let stat = match opened.index.find(key.as_str()) {
+        let stat = match opened.index.find(key.as_str())? {
             None => return Ok(None),
             Some(Referenced::Inline(bytes)) => {
                 check_size(bytes.len() as u64, limit)?;
@@ -321,7 +321,7 @@ impl Readable for ReferenceStore {
 
     fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let opened = self.known()?;
-        let stat = match opened.index.find(key.as_str()) {
+        let stat = match opened.index.find(key.as_str())? {
             None => return Ok(None),
             Some(Referenced::Inline(bytes)) => {
                 let end = range.end.min(bytes.len() as u64);

@@ -6,7 +6,7 @@ use super::json_text::JsonText;
 use super::template::{Substitute, expression};
 use super::{MAX_NAME, generator};
 use std::borrow::Cow;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json::{self, Value};
 
 /// Maximum size in bytes of the templates, and of one generator.
@@ -27,10 +27,9 @@ struct Rules {
 ///
 /// # Errors
 ///
-/// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for anything that is no document of
-/// references or that needs more memory than there is,
-/// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for other versions and for
-/// expressions.
+/// [`Kind::Damaged`] for anything that is no document of references or that needs more memory than
+/// there is, [`Kind::Unsupported`] for other versions and for expressions in templates and
+/// generators. A reference that cannot be used is no error here: reading its key is.
 pub(super) fn parse(text: &mut JsonText) -> Result<ReferenceIndex> {
     let mut index = ReferenceIndex::default();
     let mut rules = Rules::default();
@@ -67,8 +66,9 @@ fn member(
         "version" if begins.is_ascii_digit() => {
             rules.is_first = true;
             match text.integer()? {
-                1 => Ok(()),
-                other => Err(Error::unsupported(format!(
+                Some(1) => Ok(()),
+                None => Err(text.wrong("the version of the references is no number")),
+                Some(other) => Err(Error::unsupported(format!(
                     "version {other} of references; version 1 is supported"
                 ))),
             }
@@ -117,50 +117,61 @@ fn check_templates(templates: &json::Object) -> Result<()> {
     Ok(())
 }
 
-/// Reads a reference.
+/// Reads a reference. One of another form than these concerns its key only.
 fn reference(text: &mut JsonText, key: &str, index: &mut ReferenceIndex) -> Result<()> {
     match text.peek()? {
         b'"' => {
             let value = text.string(usize::MAX)?;
             match value.strip_prefix("base64:") {
-                Some(encoded) => index.add_inline(
-                    key,
-                    &decoded(encoded).ok_or_else(|| {
-                        text.wrong(&format!("the value of {key:?} is not base64"))
-                    })?,
-                ),
+                Some(encoded) => match decoded(encoded) {
+                    Some(bytes) => index.add_inline(key, &bytes),
+                    None => index.add_faulty(key, "not base64"),
+                },
                 None => index.add_inline(key, value.as_bytes()),
             }
         }
         b'{' => {
             let value = text.value(usize::MAX)?;
-            json::check_object(&value)
-                .map_err(|e| text.wrong(e.message()).context(format!("{key:?}")))?;
-            index.add_inline(key, &value)
-        }
-        b'[' => {
-            let mut target = None;
-            let mut numbers = Vec::new();
-            text.items(&mut |text| {
-                match target {
-                    None => target = Some(text.string(MAX_NAME)?),
-                    Some(_) if numbers.len() < 2 => numbers.push(text.integer()?),
-                    Some(_) => return Err(text.wrong("a reference of more than three items")),
-                }
-                Ok(())
-            })
-            .map_err(|e| e.context(format!("{key:?}")))?;
-            match (target, numbers.as_slice()) {
-                (Some(target), []) => index.add_target(key, &target, None),
-                (Some(target), &[offset, len]) => {
-                    index.add_target(key, &target, Some((offset, len)))
-                }
-                _ => Err(text.wrong(&format!("{key:?}: neither [URL] nor [URL, OFFSET, LENGTH]"))),
+            match json::check_object(&value) {
+                Ok(()) => index.add_inline(key, &value),
+                Err(e) if e.kind() == Kind::Damaged => index.add_faulty(key, e.message()),
+                Err(e) => Err(e.context(format!("{key:?}"))),
             }
         }
-        _ => Err(text.wrong(&format!(
-            "{key:?}: neither a text nor a list [URL, OFFSET, LENGTH]"
-        ))),
+        b'[' => list(text, key, index),
+        _ => {
+            text.skip()?;
+            index.add_faulty(key, "neither a text nor a list [URL, OFFSET, LENGTH]")
+        }
+    }
+}
+
+/// Reads a reference to a target.
+fn list(text: &mut JsonText, key: &str, index: &mut ReferenceIndex) -> Result<()> {
+    let mut count = 0u64;
+    let mut target = None;
+    let mut numbers = Vec::new();
+    text.items(&mut |text| {
+        count += 1;
+        if count == 1 && text.peek()? == b'"' {
+            target = Some(text.string(usize::MAX)?);
+        } else if let Some(number) = text.integer()?
+            && count <= 3
+        {
+            numbers.push(number);
+        }
+        Ok(())
+    })
+    .map_err(|e| e.context(format!("{key:?}")))?;
+    match (target, numbers.as_slice()) {
+        (Some(target), []) if count == 1 => index.add_target(key, &target, None),
+        (Some(target), &[offset, len]) if count == 3 => {
+            index.add_target(key, &target, Some((offset, len)))
+        }
+        _ => index.add_faulty(
+            key,
+            "neither [URL] nor [URL, OFFSET, LENGTH] with numbers from 0 to 2^64 - 1",
+        ),
     }
 }
 

@@ -212,7 +212,7 @@ mod tests {
         let keys: Vec<_> = (0..7).map_while(|i| index.key_at(i)).collect();
         assert_eq!(keys, ["a/1.7", "a/1.x", "a/3.7", "a/3.x", "a/5.7", "a/5.x"]);
         assert_eq!(
-            index.find("a/3.x"),
+            index.find("a/3.x").unwrap(),
             Some(Referenced::Range {
                 target: "dir/x.nc",
                 offset: 300,
@@ -221,7 +221,7 @@ mod tests {
         );
         let whole =
             generated(r#"{"key": "{{i}}", "url": "x", "dimensions": {"i": {"stop": 2}}}"#).unwrap();
-        assert_eq!(whole.find("1"), Some(Referenced::Whole("x")));
+        assert_eq!(whole.find("1").unwrap(), Some(Referenced::Whole("x")));
         let none = generated(r#"{"key": "{{i}}", "url": "x", "dimensions": {"i": []}}"#).unwrap();
         assert_eq!(none.key_at(0), None);
     }

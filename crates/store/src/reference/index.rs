@@ -1,6 +1,7 @@
 //! The references of a document, sorted by key, so that binary search finds the names of one level.
 //! A reference takes 32 bytes beside its key; targets that several references name are kept once.
 
+use super::MAX_NAME;
 use super::template::Substitute;
 use crate::Key;
 use crate::sorted_names::{NameSpan, NamedEntry, SortedEntries};
@@ -8,7 +9,10 @@ use std::collections::HashMap;
 use zarrfs_base::error::{Error, Result};
 
 /// Memory of a target beside its text, in bytes: its entry in the list and in the map.
-const TARGET: usize = 2 * size_of::<Box<str>>() + 48;
+const TARGET: usize = 2 * size_of::<Target>() + 48;
+
+/// Text of a target, or why a reference has none. The error is boxed: almost none is one.
+type Target = std::result::Result<Box<str>, Box<Error>>;
 
 /// The target of a value that the document holds.
 const INLINE: u32 = u32::MAX;
@@ -56,7 +60,7 @@ pub(super) struct ReferenceIndex {
     pub references: SortedEntries<Reference>,
     /// Concatenated values that the document holds.
     inline: Vec<u8>,
-    targets: Vec<Box<str>>,
+    targets: Vec<Target>,
     /// The number of each target, while the index is built.
     numbers: HashMap<Box<str>, u32>,
     /// The target of the latest reference: most references have the same one.
@@ -79,21 +83,36 @@ impl ReferenceIndex {
         self.add(key, INLINE, offset, value.len() as u64)
     }
 
-    /// Adds a reference to a range of a target, or to all of it.
+    /// Adds a reference to a range of a target, or to all of it. One that no file can have concerns
+    /// its key only.
     pub fn add_target(&mut self, key: &str, target: &str, range: Option<(u64, u64)>) -> Result<()> {
+        if target.len() > MAX_NAME {
+            return self.add_faulty(key, format!("a target of more than {MAX_NAME} bytes"));
+        }
         let (offset, len) = range.unwrap_or((0, WHOLE));
         if range.is_some()
             && offset
                 .checked_add(len)
                 .is_none_or(|end| end > i64::MAX as u64)
         {
-            let why = format!(
-                "reference {key:?}: {len} bytes from byte {offset} on are more than a file can have"
-            );
-            return Err(Error::damaged(why));
+            let why = format!("{len} bytes from byte {offset} on are more than a file can have");
+            return self.add_faulty(key, why);
         }
         let number = self.number_of(target)?;
         self.add(key, number, offset, len)
+    }
+
+    /// Adds a key whose reference cannot be used: the key must not look missing, since the value of
+    /// a missing chunk is the fill value.
+    pub fn add_faulty(&mut self, key: &str, why: impl Into<String>) -> Result<()> {
+        let why = why.into();
+        let latest = self.targets.get(self.latest as usize);
+        if !latest.is_some_and(|latest| latest.as_ref().is_err_and(|e| e.message() == why)) {
+            self.references
+                .count(why.len() + size_of::<Error>() + TARGET)?;
+            self.latest = self.push_target(Err(Box::new(Error::damaged(why))))?;
+        }
+        self.add(key, self.latest, 0, WHOLE)
     }
 
     /// Grants the memory of `count` references in advance.
@@ -131,7 +150,7 @@ impl ReferenceIndex {
         if self
             .targets
             .get(self.latest as usize)
-            .is_some_and(|latest| **latest == *target)
+            .is_some_and(|latest| latest.as_ref().is_ok_and(|latest| **latest == *target))
         {
             return Ok(self.latest);
         }
@@ -140,24 +159,36 @@ impl ReferenceIndex {
             return Ok(number);
         }
         self.references.count(2 * target.len() + TARGET)?;
-        let number = u32::try_from(self.targets.len())
-            .ok()
-            .filter(|&number| number != INLINE);
-        let number = number.ok_or_else(|| Error::damaged("too many targets"))?;
-        self.targets.push(target.into());
+        let number = self.push_target(Ok(target.into()))?;
         self.numbers.insert(target.into(), number);
         self.latest = number;
         Ok(number)
     }
 
-    /// Replaces the names of templates in all targets that were added so far.
+    /// Appends a target whose memory was counted, and returns its number.
+    fn push_target(&mut self, target: Target) -> Result<u32> {
+        let number = u32::try_from(self.targets.len())
+            .ok()
+            .filter(|&number| number != INLINE);
+        let number = number.ok_or_else(|| Error::damaged("too many targets"))?;
+        self.targets.push(target);
+        Ok(number)
+    }
+
+    /// Replaces the names of templates in all targets that were added so far. A target for which
+    /// that fails concerns its references only.
     pub fn substitute(&mut self, templates: Substitute) -> Result<()> {
         let mut targets = std::mem::take(&mut self.targets);
         self.numbers = HashMap::new();
         for target in &mut targets {
-            let substituted = super::template::substitute(target, templates)?;
-            self.references.count(substituted.len())?;
-            *target = substituted.into();
+            if let Ok(text) = target {
+                let substituted = super::template::substitute(text, templates);
+                self.references.count(match &substituted {
+                    Ok(text) => text.len(),
+                    Err(e) => e.message().len() + size_of::<Error>(),
+                })?;
+                *target = substituted.map(Into::into).map_err(Box::new);
+            }
         }
         self.targets = targets;
         Ok(())
@@ -178,7 +209,11 @@ impl ReferenceIndex {
     }
 
     /// Returns where the value of a reference is.
-    pub fn referenced(&self, reference: &Reference) -> Option<Referenced<'_>> {
+    ///
+    /// # Errors
+    ///
+    /// Fails if the reference cannot be used, and says why.
+    pub fn referenced(&self, reference: &Reference) -> Result<Option<Referenced<'_>>> {
         let &Reference {
             target,
             offset,
@@ -187,14 +222,17 @@ impl ReferenceIndex {
         } = reference;
         if target == INLINE {
             let start = offset as usize;
-            return Some(Referenced::Inline(
+            return Ok(Some(Referenced::Inline(
                 self.inline
                     .get(start..start + len as usize)
                     .unwrap_or_default(),
-            ));
+            )));
         }
-        let target = self.targets.get(target as usize)?;
-        Some(if len == WHOLE {
+        let Some(target) = self.targets.get(target as usize) else {
+            return Ok(None);
+        };
+        let target = target.as_ref().map_err(|e| Error::clone(e))?;
+        Ok(Some(if len == WHOLE {
             Referenced::Whole(target)
         } else {
             Referenced::Range {
@@ -202,24 +240,40 @@ impl ReferenceIndex {
                 offset,
                 len,
             }
-        })
+        }))
     }
 
     /// Returns where the value of `key` is.
-    pub fn find(&self, key: &str) -> Option<Referenced<'_>> {
-        self.referenced(self.references.find(key)?)
+    ///
+    /// # Errors
+    ///
+    /// Fails if the reference cannot be used, and names it.
+    pub fn find(&self, key: &str) -> Result<Option<Referenced<'_>>> {
+        match self.references.find(key) {
+            Some(reference) => self
+                .referenced(reference)
+                .map_err(|e| e.context(format!("the reference {key:?}"))),
+            None => Ok(None),
+        }
     }
 
     /// Returns the texts of the targets.
     pub fn targets(&self) -> impl Iterator<Item = &str> {
-        self.targets.iter().map(|target| &**target)
+        self.targets.iter().flatten().map(|target| &**target)
+    }
+
+    /// Returns why references cannot be used.
+    pub fn faults(&self) -> impl Iterator<Item = &Error> {
+        self.targets
+            .iter()
+            .filter_map(|target| target.as_ref().err())
+            .map(|e| &**e)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zarrfs_base::error::Kind;
 
     #[test]
     fn the_last_reference_of_a_key_counts_and_other_spellings_are_left_out() {
@@ -236,10 +290,13 @@ mod tests {
             (0..4).map(|i| index.key_at(i)).collect::<Vec<_>>(),
             [Some("a"), Some("b/0"), Some("b/1"), None]
         );
-        assert_eq!(index.find("b/0"), Some(Referenced::Inline(b"last")));
-        assert_eq!(index.find("a"), Some(Referenced::Whole("x.nc")));
         assert_eq!(
-            index.find("b/1"),
+            index.find("b/0").unwrap(),
+            Some(Referenced::Inline(b"last"))
+        );
+        assert_eq!(index.find("a").unwrap(), Some(Referenced::Whole("x.nc")));
+        assert_eq!(
+            index.find("b/1").unwrap(),
             Some(Referenced::Range {
                 target: "x.nc",
                 offset: 3,
@@ -247,7 +304,7 @@ mod tests {
             })
         );
         assert_eq!(
-            (index.find("b"), index.refused.as_deref()),
+            (index.find("b").unwrap(), index.refused.as_deref()),
             (None, Some("../x"))
         );
         assert_eq!(index.targets().count(), 1);
@@ -265,13 +322,9 @@ mod tests {
             (u64::MAX, u64::MAX),
             (0, u64::MAX),
         ] {
-            assert_eq!(
-                index
-                    .add_target("a", "x", Some((offset, len)))
-                    .unwrap_err()
-                    .kind(),
-                Kind::Damaged
-            );
+            index.add_target("b", "x", Some((offset, len))).unwrap();
+            let number = index.latest as usize;
+            assert!(index.targets[number].is_err(), "{offset}, {len}");
         }
     }
 

@@ -102,19 +102,16 @@ impl<'a> JsonText<'a> {
         String::from_utf8(text).map_err(|_| self.wrong("not UTF-8"))
     }
 
-    /// Reads a whole number from 0 to 2^64 - 1.
-    pub fn integer(&mut self) -> Result<u64> {
+    /// Reads a value of any kind, and returns it if it is a whole number from 0 to 2^64 - 1.
+    pub fn integer(&mut self) -> Result<Option<u64>> {
         let mut text = String::new();
-        self.peek()?;
-        while let Some(byte) = self.look()?
-            && (byte.is_ascii_alphanumeric() || b"+-.\"[{".contains(&byte))
-            && text.len() < MAX_NUMBER
-        {
-            text.push(byte.into());
-            self.at += 1;
-        }
-        text.parse()
-            .map_err(|_| self.wrong(&format!("{text:?} instead of a number from 0 to 2^64 - 1")))
+        self.take_value(&mut |_, byte| {
+            if text.len() <= MAX_NUMBER {
+                text.push(byte.into());
+            }
+            Ok(())
+        })?;
+        Ok(text.trim_end().parse().ok())
     }
 
     /// Reads a value of any kind, and returns its text, of at most `limit` bytes.
@@ -338,8 +335,18 @@ mod tests {
 
     #[test]
     fn numbers_are_whole_and_not_negative() {
-        let number = |text: &str| read(text, |json| json.integer());
-        assert_eq!(number(" 18446744073709551615 ").unwrap(), u64::MAX);
+        let number = |text: &str| {
+            let mut number = None;
+            read(&format!("[{text}]"), |json| {
+                json.items(&mut |json| {
+                    number = json.integer()?;
+                    Ok(())
+                })
+            })
+            .unwrap();
+            number
+        };
+        assert_eq!(number(" 18446744073709551615 "), Some(u64::MAX));
         for text in [
             "-1",
             "1.5",
@@ -348,11 +355,12 @@ mod tests {
             "18446744073709551616",
             "\"1\"",
             "[]",
-            "",
+            "[1, {\"]\": 2}]",
             "99999999999999999999999999999999999",
         ] {
-            assert_eq!(number(text).unwrap_err().kind(), Kind::Damaged, "{text}");
+            assert_eq!(number(text), None, "{text}");
         }
+        assert!(read("", |json| json.integer()).is_err());
     }
 
     #[test]
