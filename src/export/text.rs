@@ -9,6 +9,7 @@ mod numpy_times;
 
 use super::composite::Composite;
 use super::described::Described;
+use super::units;
 use super::{FormatContent, FormatSpec};
 use cf_times::CfTimes;
 use items::ItemText;
@@ -53,6 +54,11 @@ fn file(array: &Described) -> Result<Composite> {
         .as_deref()
         .zip(ItemText::of(metadata))
         .ok_or_else(missing)?;
+    let items = if array.units.as_deref().and_then(units::time).is_some() {
+        items.with_nat()
+    } else {
+        items
+    };
     let times = CfTimes::of(array, values);
     let mut file = Composite::default();
     let mut memory = Grant::default();

@@ -51,8 +51,10 @@ def write(store):
     for unit in ["Y", "M", "W", "D", "h", "m", "s", "25s", "ms", "us", "ns", "ps", "fs", "as"]:
         numbers = RNG.integers(-60, 60, 9) * (10 ** 12 if unit[-2:] in ("us", "ns", "ps", "fs", "as") else 1)
         numbers[4] = np.iinfo("i8").min
-        put(root, f"M8_{unit}", numbers.astype("<i8").view(f"<M8[{unit}]"))
-    put(root, "m8", np.array([1, -2, "NaT"], "<m8[s]"))
+        for kind in "Mm":
+            put(root, f"{kind}8_{unit}", numbers.astype("<i8").view(f"<{kind}8[{unit}]"))
+    for unit in ["days", "nanoseconds"]:
+        put(root, f"xarray_{unit}", np.array([1, np.iinfo("i8").min, -3]), units=unit, dtype="timedelta64[ns]")
     for number, calendar in enumerate(CALENDARS):
         for units in EPOCHS:
             scale = {"d": 1, "h": 24, "s": 86400, "m": 1440}[units[0]] * {"mil": 60_000, "mic": 60_000_000}.get(units[:3], 1)
@@ -109,7 +111,10 @@ def compare(name, values, attributes, text):
         return same("lines", [line for line in lines if line], [" ".join(words(row)) for row in values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)])
     same("items of each line", [len(line.split()) for line in lines], [n * columns for n in lines_of(values.shape)])
     items = text.split()
-    if "units" in attributes:
+    if "dtype" in attributes:
+        # durations as xarray stores them
+        values = values.view(attributes["dtype"])
+    elif "units" in attributes:
         found, allowed = [cf(item) for item in items], times(values, attributes)
         return same("times", [item for item, times in zip(found, allowed, strict=True) if item not in times], [])
     if values.dtype.kind in "MmV":

@@ -14,6 +14,8 @@ pub struct ItemText<'a> {
     dtype: &'a DType,
     /// The unit in which the integers of a date count, if it is known.
     unit: Option<TimeUnit>,
+    /// Whether the smallest integer of eight bytes is no time.
+    has_nat: bool,
     /// The fields of a struct, each with the number of its elements.
     fields: Vec<(ItemText<'a>, usize)>,
 }
@@ -30,6 +32,7 @@ impl<'a> ItemText<'a> {
         let mut text = ItemText {
             dtype,
             unit: None,
+            has_nat: matches!(dtype.kind(), DTypeKind::DateTime | DTypeKind::TimeDelta),
             fields: Vec::new(),
         };
         match (dtype.kind(), dtype.size()) {
@@ -46,6 +49,14 @@ impl<'a> ItemText<'a> {
             _ => {}
         }
         Some(text)
+    }
+
+    /// Writes the smallest integer as `NaT`: xarray stores times and durations as integers.
+    pub fn with_nat(self) -> Self {
+        ItemText {
+            has_nat: true,
+            ..self
+        }
     }
 
     /// Writes the item in `bytes`, its columns separated by spaces.
@@ -65,7 +76,9 @@ impl<'a> ItemText<'a> {
                 out.push(' ');
                 write_float(self.unsigned(imaginary), size, out);
             }
-            (DTypeKind::DateTime | DTypeKind::TimeDelta, _) if self.int(bytes) == i64::MIN => {
+            (DTypeKind::Int | DTypeKind::DateTime | DTypeKind::TimeDelta, _)
+                if self.has_nat && self.int(bytes) == i64::MIN =>
+            {
                 out.push_str("NaT")
             }
             (DTypeKind::DateTime, Some(unit)) => unit.write(self.int(bytes), out),

@@ -206,10 +206,15 @@ fn dates_of_numpy() {
             "{unit}"
         );
     }
-    assert_eq!(
-        line("<m8[s]", &[(-5i64).to_le_bytes(), i64::MIN.to_le_bytes()]),
-        "-5\nNaT\n"
-    );
+    for unit in [
+        "", "[Y]", "[M]", "[W]", "[D]", "[h]", "[m]", "[s]", "[25s]", "[ms]", "[us]", "[ns]",
+        "[ps]", "[fs]", "[as]",
+    ] {
+        let values = [-5, i64::MIN].map(i64::to_be_bytes);
+        assert_eq!(line(&format!(">m8{unit}"), &values), "-5\nNaT\n", "{unit}");
+        let dates = line(&format!(">M8{unit}"), &values);
+        assert!(dates.ends_with("\nNaT\n"), "{unit}: {dates}");
+    }
 }
 
 #[test]
@@ -248,6 +253,15 @@ fn times_of_cf() {
         times("<i8", far.as_flattened(), days),
         "0 9223372036854775807"
     );
+    // xarray stores the NaT of a duration as that of a date
+    for units in ["days", "nanoseconds", "days since 2000-01-01"] {
+        let attributes = format!(r#"{{"units":"{units}","calendar":"unknown"}}"#);
+        let nat = i64::MIN.to_le_bytes();
+        assert_eq!(times("<i8", &nat, &attributes), "NaT", "{units}");
+        assert_eq!(times("<i4", &nat[4..], &attributes), "-2147483648");
+    }
+    let nat = i64::MIN.to_le_bytes();
+    assert_eq!(times("<i8", &nat, r#"{"units":"m"}"#), i64::MIN.to_string());
     for attributes in [
         r#"{"units":"days"}"#,
         r#"{"units":"months since 2000-01-01"}"#,
