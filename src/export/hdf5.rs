@@ -6,8 +6,8 @@
 use super::describe::{StringEncoding, add_flags, read_strings};
 use super::netcdf::classic::{Attribute as NetcdfAttribute, ClassicVersion, Type};
 use super::netcdf::members::GroupArray;
-use super::netcdf::types::native_type;
 use super::netcdf::names::{MAX_NAME, legal, with_suffix};
+use super::netcdf::types::native_type;
 use super::netcdf::{READER_BLOCK, attributes};
 use super::{Composite, PartContent};
 use crate::array::Array;

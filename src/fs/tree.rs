@@ -411,8 +411,8 @@ impl Tree {
         }
     }
 
-    /// Returns the extended attributes of a node that `audience` may know, each with its value; with
-    /// `wanted` only the one of that name.
+    /// Returns the extended attributes of a node that `audience` may know, each with its value;
+    /// with `wanted` only the one of that name.
     pub fn xattrs(
         &self,
         node: &Node,

@@ -362,17 +362,36 @@ pub fn write_strict(value: &Value) -> String {
 /// Returns the text of `value`, indented, with a newline at the end. A text that would exceed 4 MiB
 /// is written in one line instead.
 pub fn write_pretty(value: &Value) -> String {
-    let line = value.to_string();
-    let mut pretty = LimitedText {
-        text: Vec::new(),
-        limit: MAX_PRETTY.max(line.len()),
+    let mut line = ByteCount(0);
+    let mut pretty = ByteCount(0);
+    // a count does not fail
+    let _ = serde_json::to_writer(&mut line, value);
+    let _ = serde_json::to_writer_pretty(&mut pretty, value);
+    let is_pretty = pretty.0 <= MAX_PRETTY.max(line.0);
+    // a text that grows as it is written would take up to three times its size
+    let mut text = Vec::with_capacity(if is_pretty { pretty.0 } else { line.0 } + 1);
+    let written = if is_pretty {
+        serde_json::to_writer_pretty(&mut text, value)
+    } else {
+        serde_json::to_writer(&mut text, value)
     };
-    let done = serde_json::to_writer_pretty(&mut pretty, value);
-    let text = done
-        .ok()
-        .and_then(|()| String::from_utf8(pretty.text).ok())
-        .unwrap_or(line);
-    with_tokens(text + "\n", false)
+    written.expect("writing to memory does not fail");
+    text.push(b'\n');
+    with_tokens(String::from_utf8(text).expect("JSON is UTF-8"), false)
+}
+
+/// A writer that counts bytes.
+struct ByteCount(usize);
+
+impl Write for ByteCount {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Returns the memory in bytes of a member of an object whose name and value are `text` bytes.

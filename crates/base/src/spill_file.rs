@@ -58,7 +58,7 @@ impl SpillSpace {
     /// # Errors
     ///
     /// ENOSPC beyond the limit or if the bytes would take more than half of the free space;
-    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if the directory is in memory.
+    /// [`Kind::Invalid`] if the directory is in memory.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Result<SpillGrant> {
         let mut grant = SpillGrant {
             space: self.clone(),

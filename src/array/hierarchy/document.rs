@@ -175,6 +175,7 @@ impl Hierarchy {
         self.edit(&document, limit, &|text| {
             let text = text.unwrap_or(empty.as_bytes());
             let mut attributes = format.attributes(text).map_err(|e| e.context(&document))?;
+            // for a copy of the attributes, and then for the new text
             let _memory = memory::take(attributes.memory())?;
             let before = (*attributes).clone();
             change(attributes.map_mut())?;
@@ -182,6 +183,7 @@ impl Hierarchy {
             if *attributes == before {
                 return Ok(None);
             }
+            drop(before);
             let text = format.with_attributes(text, attributes)?;
             check_size(&document, &text, limit)?;
             Ok(Some(text))
