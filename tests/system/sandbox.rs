@@ -86,8 +86,9 @@ impl Site {
         let mut command = Command::new(ZARRFS);
         let setting = format!("{}:{port}", self.path("outside"));
         let calls: Vec<String> = calls.iter().map(i64::to_string).collect();
+        // this level writes all messages, also of one kind
         command
-            .args(["mount", "--log-file", &log])
+            .args(["mount", "--log-file", &log, "--log-level", "debug"])
             .args(args)
             .env("ZARRFS_TEST_PROBE", setting)
             .env("ZARRFS_TEST_CALLS", calls.join(","));

@@ -6,8 +6,9 @@
 use icu_normalizer::ComposingNormalizerBorrowed;
 use std::collections::HashMap;
 
-/// Maximum length of a name in bytes: one less than `NC_MAX_NAME` of netcdf-c, since ncdump does not
-/// find an attribute with a name of 256 bytes, and netCDF4 reads past the end of such a dimension's.
+/// Maximum length of a name in bytes: one less than `NC_MAX_NAME` of netcdf-c, since ncdump does
+/// not find an attribute with a name of 256 bytes, and netCDF4 reads past the end of such a
+/// dimension's.
 pub const MAX_NAME: usize = 255;
 
 /// The names given so far in one namespace of a file (variables, dimensions, or the attributes of

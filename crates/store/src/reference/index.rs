@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use zarrfs_base::error::{Error, Result};
 
 /// Memory of a target beside its text, in bytes: its entry in the list and in the map.
-const TARGET: usize = 2 * size_of::<Target>() + 48;
+const TARGET: usize = 2 * size_of::<StatedTarget>() + 48;
 
 /// Text of a target, or why a reference has none. The error is boxed: almost none is one.
-type Target = std::result::Result<Box<str>, Box<Error>>;
+type StatedTarget = std::result::Result<Box<str>, Box<Error>>;
 
 /// The target of a value that the document holds.
 const INLINE: u32 = u32::MAX;
@@ -60,7 +60,7 @@ pub(super) struct ReferenceIndex {
     pub references: SortedEntries<Reference>,
     /// Concatenated values that the document holds.
     inline: Vec<u8>,
-    targets: Vec<Target>,
+    targets: Vec<StatedTarget>,
     /// The number of each target, while the index is built.
     numbers: HashMap<Box<str>, u32>,
     /// The target of the latest reference: most references have the same one.
@@ -166,7 +166,7 @@ impl ReferenceIndex {
     }
 
     /// Appends a target whose memory was counted, and returns its number.
-    fn push_target(&mut self, target: Target) -> Result<u32> {
+    fn push_target(&mut self, target: StatedTarget) -> Result<u32> {
         let number = u32::try_from(self.targets.len())
             .ok()
             .filter(|&number| number != INLINE);
