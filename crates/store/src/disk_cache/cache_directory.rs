@@ -1,11 +1,15 @@
 //! The directory of a cache. Files are named by hashes in 256 subdirectories, and published by a
 //! rename. All programs that use the directory share one limit. Nothing is synced, and symbolic
 //! links are not followed.
+//!
+//! A temporary file has its final size from the moment on in which its space is counted, and is
+//! empty before. So a scan counts the files for which there is space, and each of them once.
 
 use super::usage::{EvictionLock, Usage};
 use crate::temporary_file::{self, TemporaryFile};
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -82,7 +86,7 @@ impl CacheDirectory {
             .get()
             .is_none_or(|counts| counts.used > limit)
         {
-            directory.evict(0, "");
+            directory.evict(0);
         }
         Ok(directory)
     }
@@ -129,9 +133,7 @@ impl CacheDirectory {
     ) -> Result<bool> {
         let mut temporary =
             TemporaryFile::create(&self.directory, TEMPORARY, Mode::RUSR | Mode::WUSR)?;
-        // a concurrent scan must count the final size
-        fs::ftruncate(&temporary.file, size)?;
-        if !self.reserve(space(size), temporary.name()) {
+        if !self.reserve(&temporary.file, size) {
             return Ok(false);
         }
         let done = write(&temporary.file)
@@ -180,23 +182,24 @@ impl CacheDirectory {
             .map_or(0, |stat| space(stat.st_size as u64))
     }
 
-    /// Reserves `space` bytes for the file `own`, and evicts other files if necessary.
-    fn reserve(&self, space: u64, own: &str) -> bool {
-        self.usage.add_within(space, self.limit)
-            || self.evict(space, own) && self.usage.add_within(space, self.limit)
+    /// Reserves the space of an empty file, which gets `size` bytes, and evicts other files if
+    /// necessary.
+    fn reserve(&self, file: &File, size: u64) -> bool {
+        let space = space(size);
+        let grow = || fs::ftruncate(file, size).is_ok();
+        self.usage.add_within(space, self.limit, grow)
+            || self.evict(space) && self.usage.add_within(space, self.limit, grow)
     }
 
     /// Evicts the least recently used files until `more` bytes and an eighth of the limit are free.
-    /// The file `own` is not counted yet. Returns `false` if another thread or program is evicting.
-    fn evict(&self, more: u64, own: &str) -> bool {
+    /// Returns `false` if another thread or program is evicting.
+    fn evict(&self, more: u64) -> bool {
         let Some(_lock) = EvictionLock::begin(&self.directory) else {
             return false;
         };
         let before = self.usage.get().unwrap_or_default();
         let mut found = self.scan();
-        found.retain(|f| f.path != own);
-        let there: u64 = found.iter().map(|f| f.space).sum();
-        let mut left = there;
+        let mut left: u64 = found.iter().map(|f| f.space).sum();
         let goal = (self.limit / 8 * 7).saturating_sub(more);
         // a file that is being written counts, but its writer needs it: while many are written at
         // once, removing them would leave nothing in the cache
@@ -218,9 +221,9 @@ impl CacheDirectory {
     }
 
     /// Returns all files. Temporary files are scanned first, so that one that is renamed during the
-    /// scan is not missed.
+    /// scan is not missed; it counts once, by its inode.
     fn scan(&self) -> Vec<ScannedFile> {
-        let mut found = Vec::new();
+        let mut found = HashMap::new();
         let levels = (0..=255).map(|level| format!("{level:02x}/"));
         for level in [String::new()].into_iter().chain(levels) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -237,10 +240,11 @@ impl CacheDirectory {
                 }
             }
         }
-        found
+        found.into_values().collect()
     }
 
-    fn scan_file(&self, path: String, is_temporary: bool) -> Option<ScannedFile> {
+    /// Returns a file and its inode, or `None` for a directory.
+    fn scan_file(&self, path: String, is_temporary: bool) -> Option<(u64, ScannedFile)> {
         let stat = fs::statat(&self.directory, &path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             return None;
@@ -248,24 +252,18 @@ impl CacheDirectory {
         let since = Duration::from_secs(stat.st_mtime.max(0) as u64)
             + Duration::from_nanos(stat.st_mtime_nsec);
         let modified = SystemTime::UNIX_EPOCH.checked_add(since)?;
-        let is_abandoned = is_temporary && modified.elapsed().is_ok_and(|age| age > ABANDONED);
-        if is_temporary && !is_abandoned {
-            return Some(ScannedFile {
-                used: None,
-                space: space(stat.st_size as u64),
-                path,
-            });
-        }
-        let used = if is_abandoned {
-            SystemTime::UNIX_EPOCH
-        } else {
-            modified
+        let is_abandoned = modified.elapsed().is_ok_and(|age| age > ABANDONED);
+        let used = match (is_temporary, is_abandoned) {
+            (false, _) => Some(modified),
+            (true, false) => None,
+            (true, true) => Some(SystemTime::UNIX_EPOCH),
         };
-        Some(ScannedFile {
-            used: Some(used),
+        let file = ScannedFile {
+            used,
             space: space(stat.st_size as u64),
             path,
-        })
+        };
+        Some((stat.st_ino, file))
     }
 
     fn open_file(&self, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {

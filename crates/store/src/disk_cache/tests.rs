@@ -442,6 +442,32 @@ fn the_least_recently_used_files_are_evicted_at_the_limit() {
     assert!(disk(&own) <= LIMIT / 4 && disk(&own) == counted(&own));
 }
 
+/// An eviction that counts files without space, or files twice, removes all others.
+#[test]
+fn values_that_are_written_at_once_leave_the_cache_full() {
+    let place = Place::new();
+    let cache = place.cache();
+    let own = place.own();
+    for round in 0..20 {
+        std::thread::scope(|threads| {
+            for i in 0..64 {
+                let cache = &cache;
+                threads.spawn(move || {
+                    let name = format!("{round}/{i}");
+                    let value = pattern(i, 60_000);
+                    cache.write(&name, "version", &value);
+                });
+            }
+        });
+        let size = disk(&own);
+        assert!(
+            (LIMIT / 2..=LIMIT).contains(&size) && size <= counted(&own),
+            "round {round}: {size} bytes of {LIMIT}, {} are counted",
+            counted(&own)
+        );
+    }
+}
+
 #[test]
 fn a_lost_or_wrong_count_is_corrected() {
     let place = Place::new();

@@ -66,12 +66,12 @@ impl Usage {
         });
     }
 
-    /// Adds `more` bytes. Returns `false` if the sum would exceed `limit`, or if the lock is not
-    /// free in time.
-    pub fn add_within(&self, more: u64, limit: u64) -> bool {
+    /// Adds `more` bytes, which `take` takes on disk while the lock is held. Returns `false` if the
+    /// sum would exceed `limit`, if the lock is not free in time, or if `take` fails.
+    pub fn add_within(&self, more: u64, limit: u64, take: impl FnOnce() -> bool) -> bool {
         self.locked(|counts| {
             let used = counts.used.checked_add(more).filter(|sum| *sum <= limit)?;
-            Some(Counts {
+            take().then_some(Counts {
                 used,
                 added: counts.added.wrapping_add(more),
             })
