@@ -55,6 +55,9 @@ const OWN_ATTRIBUTES: [&str; 7] = [
     "_Netcdf4Coordinates",
 ];
 
+/// The attribute of the root that names the program that made the file.
+const MAKER: &str = "_NCProperties";
+
 /// What netCDF-C names a scale that stands for a dimension alone (`DIM_WITHOUT_VARIABLE`).
 const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable.";
 
@@ -211,13 +214,21 @@ impl Hdf5File {
         let needed = OBJECT + 3 * key.as_str().len() + of_attributes.sum::<usize>();
         self.held.grow(needed)?;
         memory::check_available()?;
-        let attributes = attributes.into_iter().filter_map(attribute);
-        let (attributes, long): (Vec<_>, Vec<_>) = attributes.partition(ObjectAttribute::fits);
-        for attribute in long {
+        let mut kept = Vec::with_capacity(attributes.len());
+        for attribute in attributes.into_iter().filter_map(attribute) {
+            // a name that netCDF does not permit may have been replaced with one of these
+            let why = if [attributes::LEFT_OUT, MAKER].contains(&attribute.name.as_str()) {
+                "the file has an attribute of this name itself"
+            } else if !attribute.fits() {
+                "HDF5 has no attributes of more than 64 KiB"
+            } else {
+                kept.push(attribute);
+                continue;
+            };
             let place = format!("attribute {} of /{}", attribute.name, path.as_str());
-            self.leave_out(&place, "HDF5 has no attributes of more than 64 KiB");
+            self.leave_out(&place, why);
         }
-        let number = self.push(key, attributes, content);
+        let number = self.push(key, kept, content);
         if let Some(parent) = parent.filter(|_| key != top) {
             self.add_link(parent, key.name().to_string(), number);
         }
@@ -493,7 +504,7 @@ impl Hdf5File {
         }
         // netCDF-C adds it to a file that it opens for writing
         let maker = format!("version=2,zarrfs={}", env!("CARGO_PKG_VERSION"));
-        let maker = text_attribute("_NCProperties", maker.into_bytes());
+        let maker = text_attribute(MAKER, maker.into_bytes());
         self.objects[0].attributes.push(maker);
         let references = self.references();
         // neither the sizes of headers nor the places in the heap depend on addresses

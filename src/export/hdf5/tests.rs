@@ -176,6 +176,26 @@ fn what_hdf5_cannot_hold_is_named() {
     assert_eq!(e.kind(), zarrfs_base::error::Kind::NotFound);
 }
 
+/// A name that netCDF does not permit may be replaced with that of an attribute of the file.
+#[test]
+fn an_object_has_no_two_attributes_of_one_name() {
+    let (store, h) = hierarchy(&[("a", "\"<i4\"", &[2], "{}")]);
+    store.insert(
+        ".zattrs",
+        r#"{"zarrfs/left_out": 1, "/NCProperties": 2, "a/b": 3, "a_b": 4}"#,
+    );
+    let walked = Walked::new(&h, "");
+    assert_eq!(
+        walked.file.left_out,
+        ["_NCProperties", "zarrfs_left_out"].map(|name| format!(
+            "attribute {name} of /: the file has an attribute of this name itself"
+        ))
+    );
+    // `a_b`, `a_b_2`, and those of the file
+    let attributes = walked.objects[""].iter().filter(|kind| **kind == 12);
+    assert_eq!(attributes.count(), 4);
+}
+
 #[test]
 fn ten_thousand_arrays_and_deep_groups_are_linked() {
     let names: Vec<String> = (0..10_000).map(|n| format!("v{n}")).collect();
