@@ -48,6 +48,9 @@ pub struct GrowingArrays {
     pub fixed: Option<String>,
 }
 
+/// Minimum size in bytes of padding that is a hole: that of a page.
+const MIN_HOLE: u64 = 4096;
+
 /// A run of bytes of a [`Composite`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilePart {
@@ -100,9 +103,9 @@ impl FilePart {
         matches!(self.content, PartContent::Flat { .. })
     }
 
-    /// Returns whether the part is padding of at least `min` bytes, outside of records.
-    fn is_padding(&self, min: u64) -> bool {
-        self.content == PartContent::Padding && !self.is_record && self.len >= min
+    /// Returns whether the part is padding that programs may skip as a hole.
+    fn is_hole(&self) -> bool {
+        self.content == PartContent::Padding && !self.is_record && self.len >= MIN_HOLE
     }
 
     /// Returns whether the part holds flat bytes of an array that still has this shape and dtype.
@@ -316,18 +319,17 @@ impl Composite {
             .partition_point(|part| part.at + part.len <= position)
     }
 
-    /// Returns the offset at or after `offset` where padding of at least `min` bytes begins,
-    /// outside of records; `None` if none does.
-    pub fn padding_after(&self, offset: u64, min: u64) -> Option<u64> {
+    /// Returns the offset at or after `offset` where a hole begins; `None` if no hole does.
+    pub fn next_hole(&self, offset: u64) -> Option<u64> {
         let mut parts = self.parts.iter().skip(self.part_at(offset));
-        let part = parts.find(|part| part.is_padding(min))?;
-        Some(part.at.max(offset))
+        let hole = parts.find(|part| part.is_hole())?;
+        Some(hole.at.max(offset))
     }
 
-    /// Returns the offset at or after `offset` that does not lie in such padding.
-    pub fn after_padding(&self, offset: u64, min: u64) -> u64 {
+    /// Returns the offset at or after `offset` that lies in no hole.
+    pub fn next_data(&self, offset: u64) -> u64 {
         match self.parts.get(self.part_at(offset)) {
-            Some(part) if part.is_padding(min) => part.at + part.len,
+            Some(part) if part.is_hole() => part.at + part.len,
             _ => offset,
         }
     }

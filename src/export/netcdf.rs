@@ -33,12 +33,12 @@ pub(super) mod types;
 /// variable".
 const ALIGNMENT: u64 = 4096;
 
-/// Number of bytes that NetCDF-C reads at a time, at multiples of it. A read that reaches a value
-/// which can't be read fails as a whole, so no header shares a block with values.
+/// Size in bytes of the blocks that NetCDF-C reads, at multiples of it. A read that reaches an
+/// unreadable value fails as a whole, so the header shares no block with values.
 pub const READER_BLOCK: u64 = 4 << 20;
 
-/// Number of bytes of padding with which each variable has blocks of its own, even if there are
-/// fewer bytes of values: a damaged array then takes out no other.
+/// Padding in bytes that a file may have even if its values are smaller. It gives each variable its
+/// own blocks, so that damage affects no other variable.
 const MIN_PADDING: u64 = 16 << 20;
 
 /// Number of free bytes after the header. If a header outgrows its space, netcdf-c moves the data

@@ -49,16 +49,15 @@ fn fits(metadata: &ArrayMetadata) -> bool {
 fn file(array: &Described) -> Result<Composite> {
     let metadata = &array.metadata;
     let missing = || Error::unsupported("the values were not read").context(&array.key);
-    let (values, items) = array
+    let (values, mut items) = array
         .values
         .as_deref()
         .zip(ItemText::of(metadata))
         .ok_or_else(missing)?;
-    let items = if array.units.as_deref().and_then(units::time).is_some() {
-        items.with_nat()
-    } else {
-        items
-    };
+    // xarray stores times and durations as integers
+    if array.units.as_deref().and_then(units::time).is_some() {
+        items.has_nat = true;
+    }
     let times = CfTimes::of(array, values);
     let mut file = Composite::default();
     let mut memory = Grant::default();

@@ -16,6 +16,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::de::IgnoredAny;
 pub use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 use std::ops::Deref;
 
@@ -362,34 +363,25 @@ pub fn write_strict(value: &Value) -> String {
 /// Returns the text of `value`, indented, with a newline at the end. A text that would exceed 4 MiB
 /// is written in one line instead.
 pub fn write_pretty(value: &Value) -> String {
-    let mut line = ByteCount(0);
-    let mut pretty = ByteCount(0);
-    // a count does not fail
-    let _ = serde_json::to_writer(&mut line, value);
-    let _ = serde_json::to_writer_pretty(&mut pretty, value);
-    let is_pretty = pretty.0 <= MAX_PRETTY.max(line.0);
-    // a text that grows as it is written would take up to three times its size
-    let mut text = Vec::with_capacity(if is_pretty { pretty.0 } else { line.0 } + 1);
-    let written = if is_pretty {
-        serde_json::to_writer_pretty(&mut text, value)
+    let mut pretty = TextLength(0);
+    // writing to memory does not fail
+    let _ = write!(pretty, "{value:#}");
+    // a growing text would take up to three times its size; unused capacity takes no memory
+    let mut text = String::with_capacity(pretty.0 + 1);
+    let _ = if pretty.0 <= MAX_PRETTY {
+        writeln!(text, "{value:#}")
     } else {
-        serde_json::to_writer(&mut text, value)
+        writeln!(text, "{value}")
     };
-    written.expect("writing to memory does not fail");
-    text.push(b'\n');
-    with_tokens(String::from_utf8(text).expect("JSON is UTF-8"), false)
+    with_tokens(text, false)
 }
 
-/// A writer that counts bytes.
-struct ByteCount(usize);
+/// The length in bytes of a text that is not kept.
+struct TextLength(usize);
 
-impl Write for ByteCount {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
+impl fmt::Write for TextLength {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
         Ok(())
     }
 }

@@ -141,10 +141,9 @@ fn few_variables_have_blocks_of_their_own() {
         ))
     );
     assert_eq!(file.size(), 4 * READER_BLOCK + 24);
-    // what the file has beside them is no data
+    // the padding between them is holes
     assert_eq!(
-        [0, READER_BLOCK, READER_BLOCK + 1, READER_BLOCK + 4]
-            .map(|at| file.after_padding(at, 4096)),
+        [0, READER_BLOCK, READER_BLOCK + 1, READER_BLOCK + 4].map(|at| file.next_data(at)),
         [0, READER_BLOCK, READER_BLOCK + 1, 2 * READER_BLOCK]
     );
     assert_eq!(
@@ -153,7 +152,7 @@ fn few_variables_have_blocks_of_their_own() {
             3 * READER_BLOCK - 1,
             4 * READER_BLOCK
         ]
-        .map(|at| file.padding_after(at, 4096)),
+        .map(|at| file.next_hole(at)),
         [
             Some(2 * READER_BLOCK + 16),
             Some(3 * READER_BLOCK - 1),

@@ -14,8 +14,8 @@ pub struct ItemText<'a> {
     dtype: &'a DType,
     /// The unit in which the integers of a date count, if it is known.
     unit: Option<TimeUnit>,
-    /// Whether the smallest integer of eight bytes is no time.
-    has_nat: bool,
+    /// Whether the smallest integer of eight bytes is written as `NaT`.
+    pub(super) has_nat: bool,
     /// The fields of a struct, each with the number of its elements.
     fields: Vec<(ItemText<'a>, usize)>,
 }
@@ -49,14 +49,6 @@ impl<'a> ItemText<'a> {
             _ => {}
         }
         Some(text)
-    }
-
-    /// Writes the smallest integer as `NaT`: xarray stores times and durations as integers.
-    pub fn with_nat(self) -> Self {
-        ItemText {
-            has_nat: true,
-            ..self
-        }
     }
 
     /// Writes the item in `bytes`, its columns separated by spaces.

@@ -471,9 +471,6 @@ impl CompositeFile {
     }
 }
 
-/// Minimum size in bytes of padding that is shown as a hole: that of a page.
-const MIN_HOLE: u64 = 4096;
-
 impl OpenFile for CompositeFile {
     fn inode(&self) -> u64 {
         self.inode
@@ -552,11 +549,8 @@ impl OpenFile for CompositeFile {
     fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
         let size = fs.attributes(self.inode)?.size;
         let found = match target {
-            Seek::Data => self.file.after_padding(offset, MIN_HOLE),
-            Seek::Hole => self
-                .file
-                .padding_after(offset, MIN_HOLE)
-                .map_or(size, |at| at.min(size)),
+            Seek::Data => self.file.next_data(offset),
+            Seek::Hole => self.file.next_hole(offset).unwrap_or(size).min(size),
         };
         if offset >= size || (target == Seek::Data && found >= size) {
             return Err(Error::system(libc::ENXIO));

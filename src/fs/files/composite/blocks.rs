@@ -1,35 +1,36 @@
-//! Reads of `dataset.nc` in blocks. The kernel cuts a read of more than [`REQUEST`] bytes into
-//! requests, and if one fails it returns the bytes before: a short read. NetCDF-C 4.9.0 takes what
-//! is missing for zeros (`px_pgin` in posixio.c), and the program never learns of the damage.
+//! Reads of `dataset.nc` in blocks. The kernel divides a read of more than [`REQUEST`] bytes into
+//! requests. If a later request fails, the program gets a short read, and NetCDF-C 4.9.0 takes the
+//! missing bytes for zeros (`px_pgin` in posixio.c) without an error.
 //!
-//! Invariant: the first request of a read fails if a later one will. Blocks are those of NetCDF-C,
-//! so this module looks no further than the end of one.
+//! Invariant: the first request of a read fails if a later one will. NetCDF-C reads at most one
+//! block at a time, so this module looks no further than the end of the block.
 
 use super::CompositeFile;
 use crate::cache::Wait;
 use crate::export::{GroupFormat, READER_BLOCK};
 use crate::fs::Fs;
 use crate::fs::tree::Node;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use zarrfs_base::error::Result;
 
-/// Number of bytes of the smallest request that can begin a longer read: 1 MiB, less what the
-/// program's buffer begins behind the border of a page.
+/// Size in bytes of the smallest request that can begin a longer read: 1 MiB, less the offset of
+/// the buffer of a program in its page.
 const REQUEST: usize = (1 << 20) - 4095;
 
 impl CompositeFile {
-    /// Loads what follows a request in its block, unless the request continues the one before.
-    /// Returns whether it could, which it can't where it must not wait.
+    /// Loads the bytes that follow a request in its block, unless the request continues the
+    /// previous one. Returns `false` if it must not wait for them.
     ///
     /// # Errors
     ///
-    /// The error of the first byte that can't be read.
+    /// The error of the first byte that cannot be read.
     pub(super) fn load_rest_of_block(
         &self,
         fs: &Fs,
         (offset, len): (u64, usize),
         wait: Wait,
-        out: &mut Vec<u8>,
+        scratch: &mut Vec<u8>,
     ) -> Result<bool> {
         let end = offset.saturating_add(len as u64);
         let block_end = (offset / READER_BLOCK + 1).saturating_mul(READER_BLOCK);
@@ -37,28 +38,39 @@ impl CompositeFile {
         if len < REQUEST || end >= block_end {
             return Ok(true);
         }
-        let continues = self.continued_at.load(Ordering::Relaxed) == offset
-            && !offset.is_multiple_of(READER_BLOCK);
-        if !continues {
-            if wait == Wait::Never {
-                return Ok(false);
-            }
-            for at in (end..block_end).step_by(len) {
-                let rest = len.min((block_end - at) as usize);
-                for slice in self.slices(at, rest) {
-                    if slice.part.is_flat() {
-                        self.read_values(fs, &slice, wait, out)?;
-                    }
-                }
-            }
+        let is_first = offset.is_multiple_of(READER_BLOCK)
+            || self.continued_at.load(Ordering::Relaxed) != offset;
+        if is_first && wait == Wait::Never {
+            return Ok(false);
+        }
+        if is_first {
+            self.load_values(fs, end..block_end, len, scratch)?;
         }
         self.continued_at.store(end, Ordering::Relaxed);
         Ok(true)
     }
+
+    /// Reads all values in a range of the file into `scratch`, at most `step` bytes at a time.
+    fn load_values(
+        &self,
+        fs: &Fs,
+        range: Range<u64>,
+        step: usize,
+        scratch: &mut Vec<u8>,
+    ) -> Result<()> {
+        for at in range.clone().step_by(step) {
+            let len = step.min((range.end - at) as usize);
+            let slices = self.slices(at, len);
+            for slice in slices.iter().filter(|slice| slice.part.is_flat()) {
+                self.read_values(fs, slice, Wait::Allowed, scratch)?;
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Returns whether short reads of a file may be taken for zeros. The kernel must not keep its
-/// pages, since a read of pages is short at the first one that can't be read.
+/// Returns whether programs may take short reads of a file for zeros. The kernel must not keep its
+/// pages, because a read of pages is short at the first page that cannot be read.
 pub(super) fn is_read_in_blocks(node: &Node) -> bool {
     matches!(node, Node::Dataset(_, GroupFormat::Netcdf))
 }
