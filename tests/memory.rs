@@ -340,7 +340,7 @@ fn writing_large_documents_takes_little_memory() {
     );
 }
 
-/// Whoever opens a document many times leaves memory to others, and each opening has its text.
+/// Many openings of a document leave memory for other requests, and each opening keeps its text.
 #[test]
 fn many_openings_of_a_document_leave_memory_to_others() {
     const OPENINGS: usize = 400;

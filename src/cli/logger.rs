@@ -316,7 +316,7 @@ impl Log for Logger {
             let _ = std::io::stderr().write_all(&line);
             return;
         };
-        // whoever wants a line for each request gets all
+        // a user who asks for a line per request gets every message
         let place = (level() < LevelFilter::Debug).then(|| (record.target(), record.line()));
         queue.write(place, record.level(), &text);
     }

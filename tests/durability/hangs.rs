@@ -634,7 +634,7 @@ impl LogPipe {
         while self.end.write(&[b'.'; 4096]).is_ok() {}
     }
 
-    /// Returns what is in the pipe.
+    /// Returns the contents of the pipe.
     fn read(&mut self) -> String {
         let mut said = Vec::new();
         let ended = self.end.read_to_end(&mut said).unwrap_err();
@@ -659,11 +659,11 @@ fn end(mut daemon: Daemon) {
     assert!(daemon.wait().unwrap().success());
 }
 
-/// "A log that takes no lines (a pipe that nobody reads, a stopped terminal, a file system that
-/// hangs) stops no request". "Of messages that are alike, the log has the first 20 of a minute, and
-/// their number".
+/// "A blocked log (a pipe without a reader, a stopped terminal, a hanging file system) blocks no
+/// request." "The log shows the first 20 messages of a kind in each minute, and then the number of
+/// the others".
 #[test]
-fn a_log_that_nobody_reads_stops_no_request() {
+fn a_blocked_log_blocks_no_request() {
     const READS: usize = 100;
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("x.zarr");

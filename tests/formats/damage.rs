@@ -1,5 +1,5 @@
-//! A damaged chunk of a group that is shown as one file, on a real mount: whoever reads its values
-//! gets an error, whatever the size of the read, and nobody else does.
+//! A damaged chunk in a file that shows a whole group, on a real mount: reads of its values fail,
+//! whatever their size, and reads of other arrays succeed.
 
 use crate::support::{Mount, env_path, is_installed, run_python, write_file};
 use serde_json::json;
@@ -38,7 +38,7 @@ fn store() -> tempfile::TempDir {
     folder
 }
 
-/// NetCDF-C 4.9.0 takes what a short read leaves out for zeros.
+/// NetCDF-C 4.9.0 shows zeros after a short read.
 #[test]
 fn a_read_of_a_block_is_whole_or_an_error() {
     for options in [

@@ -12,7 +12,7 @@
 //!
 //! **No request waits for itself.** Each thread knows how much the request that it
 //! [serves](begin_request) holds. A request waits only if the others that hold memory, and do not
-//! wait themselves, hold enough. What the [store itself](end_opening) holds, none waits for.
+//! wait themselves, hold enough. No request waits for memory of the [store itself](end_opening).
 
 use crate::error::{Error, Kind, Result};
 use rustix::mm::Advice;
@@ -135,8 +135,8 @@ pub fn begin_request() {
     SERVED.set(ServedRequest::new());
 }
 
-/// Ends the opening of a store on this thread. What it still holds then, such as a snapshot or the
-/// directory of an archive, stays granted as long as the store is open.
+/// Ends the opening of a store on this thread. The memory that the thread still holds, such as a
+/// snapshot or the directory of an archive, stays granted as long as the store is open.
 pub fn end_opening() {
     reclaim();
     lock(&BUDGET.used).by_store += SERVED.get().bytes;
@@ -254,7 +254,7 @@ fn has_spare() -> bool {
     lock(&BUDGET.used).granted <= limit() / 4 * 3
 }
 
-/// Frees granted memory that is not in use, and what its owners keep in spill files.
+/// Frees unused memory of all owners, and their unused spill files.
 pub fn reclaim() {
     for owner in existing(&BUDGET.owners) {
         owner.reclaim();

@@ -87,7 +87,7 @@ impl SpillGrant {
     pub fn grow(&mut self, more: u64) -> Result<()> {
         let SpillOptions { directory, limit } = &self.space.options;
         let bytes = self.bytes.saturating_add(more);
-        // what was granted before is on the disk already
+        // earlier bytes of the grant are on the disk already
         let free = free_space(directory)?.saturating_add(self.bytes);
         if bytes > free / 2 {
             let why = format!("{bytes} bytes, more than half of the {free} that are free");

@@ -73,13 +73,13 @@ struct FoundChunk {
     place: ChunkPlace,
 }
 
-/// What was looked at for the metadata of earlier keys. Chunks of one file are neighbors, and one
-/// request tells of all of them.
+/// Metadata of files that earlier keys have needed. Chunks of one file are neighbors, so one
+/// request serves all of them.
 #[derive(Default)]
 struct KnownStats {
     /// The latest target.
     target: Option<(String, Stat)>,
-    /// The latest files that lead to a value, and what they grant.
+    /// The files that led to the latest value, and the permissions that they grant.
     granted: Option<([Option<Key>; 3], Option<Permissions>)>,
 }
 

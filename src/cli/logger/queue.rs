@@ -1,5 +1,6 @@
-//! Lines of the log on their way to where it goes. One thread writes them, since a pipe that nobody
-//! reads, a stopped terminal or a hanging file system blocks it.
+//! The queue of lines between the threads that log and the destination of the log. A single thread
+//! writes them, because a pipe without a reader, a stopped terminal or a hanging file system blocks
+//! the writing thread. This module must not know which messages are alike.
 
 use super::LineFormat;
 use super::repeats::Repeats;
@@ -19,8 +20,8 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Lines that wait for the thread that writes them.
 ///
 /// Invariants: a thread waits until its line is written, so that the log is complete if the process
-/// is killed, but only until one has waited in vain: from then on none waits until all lines are
-/// written. What is not written is counted in a later line.
+/// is killed. After a thread has waited in vain, no thread waits until all lines are written. A
+/// later line states the number of lost lines.
 pub struct LogQueue {
     format: LineFormat,
     patience: Duration,
@@ -115,7 +116,7 @@ impl LogQueue {
         }
     }
 
-    /// Writes what was counted, and waits a limited time until all lines are written.
+    /// Writes the counts, and waits a limited time until all lines are written.
     pub fn end(&self) {
         let mut state = lock(&self.state);
         let counts = state.repeats.end_all();
@@ -179,7 +180,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// What a line waits for: a pipe that is read when the test says so. It fails as it is told.
+    /// A destination whose writes wait for the test, which decides their outcome.
     struct Gate {
         opened: Receiver<io::Result<()>>,
         written: Sender<String>,

@@ -1,5 +1,5 @@
-//! Bounds how many messages of the log are alike: whoever reads a mount can provoke the same
-//! message with each request. This module must not know where the log goes.
+//! Bounds the number of similar messages in the log, because a reader of a mount can provoke the
+//! same message with each request. This module must not know where the log goes.
 
 use log::Level;
 use std::collections::HashMap;

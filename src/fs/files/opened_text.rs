@@ -14,9 +14,9 @@ type Text = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// The texts of all open files of a mount.
 ///
-/// Invariant: together they hold an eighth of the memory for documents, and the others are in a
-/// spill file. So whoever opens many files leaves memory to the requests of others, unless there is
-/// no space for the file.
+/// Invariant: the texts in memory take at most an eighth of the memory for documents, and a spill
+/// file holds the others. So a user with many open files leaves memory for other requests, unless
+/// the disk has no space for the spill file.
 pub(in crate::fs) struct OpenedTexts {
     spill: Arc<SpillFile>,
     /// Bytes of the texts in memory.

@@ -208,7 +208,7 @@ fn push_attributes(
 /// Returns the attributes of the group or array at `key`. A program asks for one after the other,
 /// so they are kept for as long as their documents have the same versions.
 fn texts(tree: &Tree, key: &Key) -> Result<Arc<AttributeTexts>> {
-    // whether a document that can't be looked at has no attributes is decided below
+    // reading the attributes decides below what an unreadable document means
     let stats = tree.hierarchy().document_stats(key).unwrap_or_default();
     let versions: Vec<Version> = stats.into_iter().map(|stat| stat.version).collect();
     if let Some(known) = lock(&tree.known_headers.attributes).get(key)
@@ -238,7 +238,7 @@ fn texts(tree: &Tree, key: &Key) -> Result<Arc<AttributeTexts>> {
         texts,
         _memory: memory,
     });
-    // attributes that can't be read are none, and may be readable without a new version
+    // unreadable attributes are shown as none, and may become readable without a new version
     if !made.texts.is_empty() && !made.versions.is_empty() {
         lock(&tree.known_headers.attributes).put(key.clone(), made.clone());
     }

@@ -36,7 +36,7 @@ const MAX_DICTIONARY: usize = 1 << 20;
 /// 1,024.
 const MAX_LOCATION: usize = 16 << 10;
 
-/// Memory in bytes of what is kept of each manifest beside its bytes: of a small one, most.
+/// Memory in bytes that a manifest takes beside its bytes, which is most of a small one.
 const OVERHEAD: usize = 512;
 
 /// The identifier of an array or group.

@@ -1,6 +1,7 @@
 //! The manifests of an array, found by the part of the grid that each covers. They are the leaves
-//! of a binary tree, whose inner nodes have a box around what is below them. As parts do not
-//! overlap, a search visits few nodes; in a hostile snapshot, whose parts may, it visits all.
+//! of a binary tree, and each inner node has a box around its leaves. Parts do not overlap, so a
+//! search visits few nodes; in a hostile snapshot with overlapping parts it visits all. This module
+//! reads nothing.
 
 use super::object_id::ObjectId;
 use std::ops::Range;
@@ -8,7 +9,7 @@ use std::ops::Range;
 /// A manifest with chunks of an array.
 pub(super) struct ManifestExtents {
     pub id: ObjectId,
-    /// The part of the grid that it covers, in each dimension; nothing stands for all of it.
+    /// The part of the grid that it covers, in each dimension; empty for the whole grid.
     pub extents: Vec<Range<u32>>,
 }
 
