@@ -169,7 +169,9 @@ impl Change<'_> {
             Err(e) if e.kind() == Kind::Unsupported => {
                 let node = Node::Value(path);
                 let inode = self.tree.inode(&node);
-                self.drafts.open(&node, inode, None, MAX_PLAIN)?.opened()
+                self.drafts
+                    .open(&node, inode, None, None, MAX_PLAIN)?
+                    .opened()
             }
             file => PlainFile::open(0, Some(file.map_err(|e| e.context(path))?)),
         };

@@ -4,26 +4,32 @@
 use super::Fs;
 use crate::fs::tree::Node;
 use zarrfs_base::error::Result;
-use zarrfs_store::{Key, ModeTarget};
+use zarrfs_store::{Key, ModeTarget, Permissions};
 
 impl Fs {
-    /// Sets the mode of the file or directory that is created next as `name` in the directory
-    /// `parent`, if there is none.
-    pub fn set_next_mode(&self, parent: u64, name: &str, mode: u32) -> Result<()> {
-        let (parent, name) = self.place(parent, name)?;
-        self.store()
-            .set_mode(&parent.path().child(&name)?, mode, ModeTarget::Next)
+    /// Sets the mode of the value or directory that is created next under `key`. Returns its
+    /// permissions.
+    pub(super) fn set_next_mode(&self, key: &Key, mode: u32) -> Result<Option<Permissions>> {
+        let set = self.store().set_mode(key, mode, ModeTarget::Next);
+        set.map_err(|e| e.context(key))
     }
 
     /// Sets the mode of what is, or will be, stored under a key of its own. For other files this
     /// has no effect: see [`Fs::takes_any_mode`].
     pub fn set_mode(&self, inode: u64, mode: u32) -> Result<()> {
         self.writable()?;
-        let Some(key) = self.own_key(&*self.tree.node(inode)?) else {
+        let node = self.tree.node(inode)?;
+        let Some(key) = self.own_key(&node) else {
             return Ok(());
         };
         let set = self.store().set_mode(&key, mode, ModeTarget::Existing);
-        set.map_err(|e| e.context(key))
+        let permissions = set.map_err(|e| e.context(key))?;
+        if let Some(draft) = self.drafts.get(&node.path()) {
+            draft.lock().permissions = permissions;
+        }
+        self.created_chunks
+            .set_permissions(&node.path(), permissions);
+        Ok(())
     }
 
     /// Returns the key under which a plain key, a directory, a document or a chunk is stored, if it

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{MAX_DOCUMENT, ZARR_JSON, ZGROUP};
-use zarrfs_store::{Key, Replaces, Space};
+use zarrfs_store::{Key, Permissions, Replaces, Space};
 
 /// Maximum size of a chunk of objects while it is written, in bytes: blosc's own limit.
 const MAX_OBJECTS: u64 = (1 << 31) - 1;
@@ -102,7 +102,7 @@ impl Fs {
         let content = draft.lock();
         let attributes = content.changed.then(|| {
             self.tree
-                .file_attributes(content.len, content.modified, draft.permissions)
+                .file_attributes(content.len, content.modified, content.permissions)
         })?;
         Some(Attributes {
             inode: draft.inode,
@@ -115,27 +115,33 @@ impl Fs {
         target: Target,
         name: &str,
         exclusive: bool,
+        mode: u32,
     ) -> Result<(Attributes, NewFile)> {
+        let permissions = match target.stored_key() {
+            Some(key) => self.set_next_mode(&key, mode)?,
+            None => None,
+        };
         match target {
             Target::Document(key, file) => {
-                self.create_draft(Node::Metadata(key, file), MAX_DOCUMENT)
+                self.create_draft(Node::Metadata(key, file), permissions, MAX_DOCUMENT)
             }
             Target::Flat(_) => Err(Error::system(libc::EEXIST)),
             Target::Chunk(array, _) => {
                 array.writable()?;
                 if array.metadata().has_objects() {
                     let node = Node::Chunk(array.key().clone(), name.to_string());
-                    return self.create_draft(node, MAX_OBJECTS);
+                    return self.create_draft(node, permissions, MAX_OBJECTS);
                 }
-                let (file, attributes) = self.create_chunk(array, name);
+                let (file, attributes) = self.create_chunk(array, name, permissions);
                 Ok((attributes, file))
             }
             Target::Encoded(value) => {
                 let node = Node::Value(value.array.stored_key(value.chunk));
                 let inode = self.tree.remember(node.clone());
-                let draft =
-                    self.drafts
-                        .open_encoded(&node, inode, self.encoded_file(&value)?, None);
+                let file = self.encoded_file(&value)?;
+                let draft = self
+                    .drafts
+                    .open_encoded(&node, inode, file, false, permissions);
                 Ok(self.created_draft(&draft))
             }
             Target::Plain(key) => {
@@ -143,7 +149,7 @@ impl Fs {
                 let store = self.store();
                 let file = match store.writable_file(&key, true, exclusive) {
                     Err(e) if e.kind() == Kind::Unsupported => {
-                        return self.create_plain(key, exclusive);
+                        return self.create_plain(key, exclusive, permissions);
                     }
                     file => file.map_err(|e| e.context(&key))?,
                 };
@@ -163,16 +169,23 @@ impl Fs {
         }
     }
 
-    fn create_draft(&self, node: Node, limit: u64) -> Result<(Attributes, NewFile)> {
+    fn create_draft(
+        &self,
+        node: Node,
+        permissions: Option<Permissions>,
+        limit: u64,
+    ) -> Result<(Attributes, NewFile)> {
         let inode = self.tree.remember(node.clone());
-        let draft = self.drafts.open(&node, inode, None, limit)?;
+        let draft = self.drafts.open(&node, inode, None, permissions, limit)?;
         Ok(self.created_draft(&draft))
     }
 
     fn created_draft(&self, draft: &Arc<Draft>) -> (Attributes, NewFile) {
+        let content = draft.lock();
         let attributes =
             self.tree
-                .file_attributes(draft.lock().len, SystemTime::now(), draft.permissions);
+                .file_attributes(content.len, SystemTime::now(), content.permissions);
+        drop(content);
         (
             Attributes {
                 inode: draft.inode,
@@ -184,7 +197,12 @@ impl Fs {
 
     /// Creates a plain key in a store without files. An exclusive one is stored immediately, or two
     /// machines would both believe that they have created it.
-    fn create_plain(&self, key: Key, exclusive: bool) -> Result<(Attributes, NewFile)> {
+    fn create_plain(
+        &self,
+        key: Key,
+        exclusive: bool,
+        permissions: Option<Permissions>,
+    ) -> Result<(Attributes, NewFile)> {
         let store = self.store();
         if exclusive
             && store
@@ -194,7 +212,7 @@ impl Fs {
         {
             return Err(Error::system(libc::EEXIST));
         }
-        self.create_draft(Node::Value(key), MAX_PLAIN)
+        self.create_draft(Node::Value(key), permissions, MAX_PLAIN)
     }
 
     /// Returns whether the size of a file is fixed: for flat bytes, headers, containers, and chunks
@@ -211,7 +229,7 @@ impl Fs {
     pub(super) fn open_to_write(&self, inode: u64, node: &Node) -> Result<NewFile> {
         match node {
             Node::Metadata(key, file) => {
-                let stored = match self.tree.document(key, *file)? {
+                let (stored, permissions) = match self.tree.document(key, *file)? {
                     Some(document) => (document.text.clone(), document.stat.permissions),
                     None => {
                         return self
@@ -223,7 +241,7 @@ impl Fs {
                 };
                 Ok(self
                     .drafts
-                    .open(node, inode, Some(stored), MAX_DOCUMENT)?
+                    .open(node, inode, Some(stored), permissions, MAX_DOCUMENT)?
                     .opened())
             }
             Node::Chunk(key, name) => {
@@ -233,7 +251,7 @@ impl Fs {
                 let permissions = array.stat_chunk(chunk)?.and_then(|stat| stat.permissions);
                 Ok(self
                     .drafts
-                    .open(node, inode, Some((bytes, permissions)), MAX_OBJECTS)?
+                    .open(node, inode, Some(bytes), permissions, MAX_OBJECTS)?
                     .opened())
             }
             Node::Value(key) => {
@@ -243,10 +261,11 @@ impl Fs {
                 self.tree.check_plain(node, key)?;
                 if let Some(value) = self.tree.encoded_value(key)? {
                     let stat = self.tree.find_stat(key)?;
-                    let exists = Some(stat.and_then(|stat| stat.permissions));
+                    let permissions = stat.and_then(|stat| stat.permissions);
+                    let file = self.encoded_file(&value)?;
                     return Ok(self
                         .drafts
-                        .open_encoded(node, inode, self.encoded_file(&value)?, exists)
+                        .open_encoded(node, inode, file, true, permissions)
                         .opened());
                 }
                 let file = self.store().writable_file(key, false, false);
@@ -254,7 +273,7 @@ impl Fs {
                     let text = self.content_up_to(node, MAX_PLAIN)?.bytes;
                     return Ok(self
                         .drafts
-                        .open(node, inode, Some((text, None)), MAX_PLAIN)?
+                        .open(node, inode, Some(text), None, MAX_PLAIN)?
                         .opened());
                 }
                 let file = file.map_err(|e| {
@@ -301,7 +320,7 @@ impl Fs {
     /// Creates a directory: see
     /// [`Hierarchy::make_directory`](crate::array::hierarchy::Hierarchy::make_directory). Counts a
     /// lookup of it.
-    pub fn make_directory(&self, parent: u64, name: &str) -> Result<Attributes> {
+    pub fn make_directory(&self, parent: u64, name: &str, mode: u32) -> Result<Attributes> {
         self.writable()?;
         let parent = self.tree.node(parent)?;
         let Node::Directory(above) = &*parent else {
@@ -316,6 +335,7 @@ impl Fs {
             return Err(Error::new(Kind::System(libc::EPERM), why).context(key));
         }
         if !self.tree.make_level(&key)? {
+            self.set_next_mode(&key, mode)?;
             self.tree.hierarchy().make_directory(&key)?;
         }
         let node = Node::Directory(key);
@@ -444,22 +464,31 @@ impl Change<'_> {
         name: &str,
         exclusive: bool,
         truncate: bool,
+        mode: u32,
     ) -> Result<(Attributes, OpenedFile)> {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
         self.tree
             .hierarchy()
             .check_not_archived(&parent.path().child(&name)?)?;
-        let (attributes, new) = match self.find(&parent, &name)? {
+        let found = self.find(&parent, &name)?;
+        // it may be created under another name than the one that is looked up next
+        let path = match &found {
+            Some((node, _)) => node.path(),
+            None => parent.path().child(&name)?,
+        };
+        let was_removed = self.unlinked.remove(&path);
+        let (attributes, new) = match found {
             Some((node, _)) => {
-                // it may be created under another name than the one that is looked up next
-                let was_removed = self.unlinked.remove(&node.path());
                 if exclusive && !was_removed {
                     return Err(Error::system(libc::EEXIST));
                 }
                 return self.open_existing(node, truncate || exclusive);
             }
-            None => self.create_new(self.tree.target(&parent, &name)?, &name, exclusive)?,
+            None => {
+                let target = self.tree.target(&parent, &name)?;
+                self.create_new(target, &name, exclusive, mode)?
+            }
         };
         let is_chunk = new.file.as_chunk().is_some();
         let opened = self.insert(new);

@@ -38,10 +38,15 @@ impl ServeOptions {
         } else {
             (FileType::RegularFile, 0o644, u32::from(!a.is_removed))
         };
+        let mode = match a
+            .permissions
+            .map(|granted| granted.bits(self.uid, self.gid))
+        {
+            Some(stored) if a.is_stored => stored,
+            Some(granted) => mode & granted,
+            None => mode,
+        };
         let mode = if self.read_only { mode & 0o555 } else { mode };
-        let mode = mode
-            & a.permissions
-                .map_or(0o777, |granted| granted.bits(self.uid, self.gid));
         FileAttr {
             ino: INodeNo(a.inode),
             size: a.size,

@@ -147,8 +147,9 @@ impl Filesystem for FuseServer {
                 let now = options.attributes(&fs.attributes(inode.0)?);
                 // the mount determines the owner, and the modes of what it makes; a copy keeps
                 // owners that no file here can have
-                let taken = mode.filter(|_| fs.takes_any_mode(inode.0));
-                let refused = mode.filter(|_| taken.is_none()).map(|mode| mode & 0o7777);
+                let mode = mode.map(|mode| mode & 0o7777);
+                let taken = mode.filter(|mode| *mode <= 0o777 && fs.takes_any_mode(inode.0));
+                let refused = mode.filter(|_| taken.is_none());
                 if refused.is_some_and(|mode| mode != u32::from(now.perm))
                     || uid.is_some_and(|uid| uid != now.uid && asker != 0)
                     || gid.is_some_and(|gid| gid != now.gid && ![0, now.uid].contains(&asker))
@@ -513,8 +514,7 @@ impl Filesystem for FuseServer {
             request,
             reply,
             move |fs, request| {
-                fs.set_next_mode(parent.0, &request.name, mode)?;
-                let created = fs.create(parent.0, &request.name, exclusive, truncate)?;
+                let created = fs.create(parent.0, &request.name, exclusive, truncate, mode)?;
                 fs.created_by(parent.0, &request.name, created.0.inode, thread, exclusive);
                 Ok(created)
             },
@@ -557,8 +557,7 @@ impl Filesystem for FuseServer {
             RequestInfo::of_name("mknod", parent, name),
             reply,
             move |fs, request| {
-                fs.set_next_mode(parent.0, &request.name, mode)?;
-                let (attributes, opened) = fs.create(parent.0, &request.name, true, false)?;
+                let (attributes, opened) = fs.create(parent.0, &request.name, true, false, mode)?;
                 let stored = fs.flush(opened.handle);
                 fs.release(opened.handle);
                 stored.inspect_err(|_| fs.tree().forget(attributes.inode, 1))?;
@@ -579,8 +578,7 @@ impl Filesystem for FuseServer {
         let thread = asker.pid();
         let request = RequestInfo::of_name("mkdir", parent, name);
         self.create_entry(request, reply, move |fs, request| {
-            fs.set_next_mode(parent.0, &request.name, mode)?;
-            let made = fs.make_directory(parent.0, &request.name)?;
+            let made = fs.make_directory(parent.0, &request.name, mode)?;
             fs.made_by(parent.0, &request.name, thread);
             Ok(made)
         });

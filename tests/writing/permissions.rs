@@ -356,7 +356,7 @@ fn closed_directories_and_files_close_what_comes_from_them_in_each_kind_of_store
     let alone: &[&[&str]] = &[&[]];
     let history: &[&[&str]] = &[&["--history"]];
     let stores: &[&[&str]] = &[&["--stores"]];
-    // what is mounted, with each of these options; what is closed; what only the owner reads then
+    // the mounted store, its options, the closed files, and the files that only the owner then reads
     let one = |name: &str| vec![name.to_string()];
     for (location, options, closed, files) in [
         ("s.zarr", both, one("s.zarr"), &ARRAY[..]),
@@ -424,7 +424,7 @@ fn closed_directories_and_files_close_what_comes_from_them_in_each_kind_of_store
             one("references/r.json"),
             &["a/data.raw", "a/0"],
         ),
-        // above what is mounted
+        // directories above the mounted store
         ("s.zarr", alone, one(""), &[]),
         ("v2", alone, one(""), &[]),
         ("stores/closed/s.zarr.zip", alone, one("stores/closed"), &[]),
@@ -484,7 +484,7 @@ fn each_class_gets_the_rights_that_its_members_have_in_the_store() {
         (0o640, "600", "640", "640"),
         (0o604, "600", "604", "604"),
         (0o644, "644", "644", "644"),
-        (0o066, "0", "0", "44"),
+        (0o066, "0", "0", "66"),
     ] {
         set_mode(&file, mode);
         for (options, expected) in [
@@ -805,9 +805,125 @@ fn modes_of_new_files_and_directories_are_those_of_their_creation() {
             & 0o777,
         0o640
     );
-    for name in ["a", "a/.zarray", "a/0"] {
-        set_mode(&mount.join(name), 0o740);
-        assert_eq!(modes(name)[1], 0o740);
-        set_mode(&mount.join(name), 0o640);
+}
+
+const V2: &str = r#"{"zarr_format": 2, "shape": [2, 2], "chunks": [1, 2], "dtype": "|u1",
+    "compressor": null, "fill_value": 0, "order": "C", "filters": null,
+    "dimension_separator": "/"}"#;
+const V3: &str = r#"{"zarr_format": 3, "node_type": "array", "shape": [2, 2],
+    "data_type": "uint8", "fill_value": 0, "codecs": [{"name": "bytes"}],
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 2]}},
+    "chunk_key_encoding": {"name": "default"}}"#;
+
+/// "Each bit of a mode that is accepted is shown and stored": while a file is created, while it is
+/// written, and later, whatever file it is.
+#[test]
+fn each_bit_of_a_mode_is_shown_and_stored() {
+    let store = store(&[], json!({}));
+    let mount = Mount::new(store.path(), &[]);
+    let mode_of = |path: &Path| {
+        let stat = fs::metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        stat.mode() & 0o7777
+    };
+    for (array, document, text, stored) in [
+        ("v2", ".zarray", V2, "v2/1/0"),
+        ("v3", "zarr.json", V3, "v3/c/1/0"),
+    ] {
+        fs::create_dir(mount.join(array)).unwrap();
+        let document = format!("{array}/{document}");
+        let chunk = format!("{array}/1.0");
+        let note = format!("{array}/note");
+        for (name, text, stored) in [
+            (&document, text, document.as_str()),
+            (&chunk, "xy", stored),
+            (&note, "#!/bin/sh\necho done\n", note.as_str()),
+        ] {
+            let path = mount.join(name);
+            let check = |mode: u32, when: &str| {
+                assert_eq!(mode_of(&path), mode, "{name} {when}");
+                // a file is stored when the daemon has seen its close
+                mount.stats();
+                if when != "open" {
+                    assert_eq!(mode_of(&store.path().join(stored)), mode, "{name} {when}");
+                }
+            };
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create_new(true).mode(0o640);
+            let mut file = options.open(&path).unwrap();
+            check(0o640, "open");
+            let set = |mode| file.set_permissions(fs::Permissions::from_mode(mode));
+            for mode in [0o755, 0o604, 0o777] {
+                set(mode).unwrap();
+                check(mode, "open");
+            }
+            file.write_all(text.as_bytes()).unwrap();
+            check(0o777, "open");
+            drop(file);
+            check(0o777, "closed");
+            for mode in [0o444, 0o755, 0o600, 0o664] {
+                set_mode(&path, mode);
+                check(mode, "changed");
+            }
+            for mode in [0o4755, 0o2644, 0o1777] {
+                let e = fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap_err();
+                assert_eq!(e.raw_os_error(), Some(libc::EPERM), "{name} {mode:o}");
+            }
+            check(0o664, "after a mode that is refused");
+            // a chunk is removed and created under another umask
+            if name != &document {
+                fs::remove_file(&path).unwrap();
+                support::run(
+                    "sh",
+                    &["-c", &format!("umask 077; printf xy > {name}")],
+                    mount.path(),
+                );
+                check(0o600, "created with a umask");
+            }
+        }
+        for mode in [0o700, 0o775, 0o751] {
+            set_mode(&mount.join(array), mode);
+            let modes = [mount.path(), store.path()].map(|path| mode_of(&path.join(array)));
+            assert_eq!(modes, [mode; 2], "{array}");
+        }
+    }
+    let script = mount.join("script");
+    fs::write(&script, "#!/bin/sh\necho done\n").unwrap();
+    set_mode(&script, 0o755);
+    assert_eq!(support::run("./script", &[], mount.path()).trim(), "done");
+    let copies = tempfile::tempdir().unwrap();
+    let to = copies.path().join("script");
+    support::run("cp", &["-a", "script", to.to_str().unwrap()], mount.path());
+    assert_eq!(mode_of(&to), 0o755);
+    drop(mount);
+    let mount = Mount::new(store.path(), &["--noexec"]);
+    assert_eq!(mode_of(&mount.join("script")), 0o755);
+    let refused = std::process::Command::new(mount.join("script")).output();
+    let refused = refused.map(|output| output.status).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+}
+
+/// A chunk in a shard and a file that is made of several have no mode of their own.
+#[test]
+fn a_mode_that_can_t_be_stored_is_refused() {
+    let store = tempfile::tempdir().unwrap();
+    let codecs = r#"{"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 1],
+        "codecs": [{"name": "bytes"}], "index_codecs": [{"name": "bytes"}]}}"#;
+    let document = V3.replace(r#"{"name": "bytes"}"#, codecs);
+    fs::write(store.path().join("zarr.json"), document).unwrap();
+    let mount = Mount::new(store.path(), &[]);
+    fs::write(mount.join("0.0"), "x").unwrap();
+    drop(mount);
+    let mount = Mount::new(store.path(), &[]);
+    for name in ["0.0", "data.raw", "data.npy"] {
+        let shown = fs::metadata(mount.join(name)).unwrap().mode() & 0o777;
+        set_mode(&mount.join(name), shown);
+        for mode in [0o600, 0o755] {
+            let set = fs::set_permissions(mount.join(name), fs::Permissions::from_mode(mode));
+            assert_eq!(
+                set.unwrap_err().raw_os_error(),
+                Some(libc::EPERM),
+                "{name} {mode:o}"
+            );
+        }
     }
 }

@@ -17,7 +17,7 @@ use lru::LruCache;
 use resolve::{OpenDirectory, kind_behind, open_beneath, open_seen};
 use root::StoreRoot;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{Dir, FileType, OFlags};
+use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::{self, retry_on_intr};
 use std::fs::File;
 use std::io::Read;
@@ -55,7 +55,7 @@ pub struct DirectoryStore {
     lists_unfinished: bool,
     removes_abandoned: bool,
     /// The modes of values and directories that are created next, by path. Protects the map alone.
-    next_modes: Mutex<LruCache<String, u32>>,
+    next_modes: Mutex<LruCache<String, Mode>>,
 }
 
 /// Maximum number of modes of files that are created next.
@@ -67,6 +67,7 @@ impl DirectoryStore {
     pub fn open(path: &Path) -> Result<Self> {
         let root = StoreRoot::open(path)?;
         temporary_file::prepare();
+        write::prepare();
         open_beneath(&root.held(), "", OFlags::PATH).map_err(|e| match e.errno() {
             libc::ENOSYS | libc::EPERM => Error::unsupported(
                 "the system call openat2 is not available: Linux 5.6 or later is needed, and a container must allow it",

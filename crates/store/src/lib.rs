@@ -610,12 +610,14 @@ pub trait Store: Readable {
         writable_below(self)?.rename(from, to)
     }
 
-    /// Sets the permission bits of a value or prefix; the umask of the process applies to one that
-    /// is created. A value that is replaced keeps its bits. A store without modes ignores them.
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+    /// Sets the permission bits of a value or prefix; the umask of the process applies to
+    /// [`ModeTarget::Next`]. A value that is replaced keeps its bits. Returns the permissions that
+    /// the value or prefix has now or is created with; a store without modes ignores the bits and
+    /// returns `None`.
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<Option<Permissions>> {
         match self.below() {
             Some(below) => below.set_mode(key, mode, target),
-            None => Ok(()),
+            None => Ok(None),
         }
     }
 

@@ -2,8 +2,8 @@
 //! prefix is.
 
 use super::{
-    Hint, Key, KeyLock, Listing, ModeTarget, Readable, Replaces, Space, Stat, Store, ValuePiece,
-    Version,
+    Hint, Key, KeyLock, Listing, ModeTarget, Permissions, Readable, Replaces, Space, Stat, Store,
+    ValuePiece, Version,
 };
 use std::fs::File;
 use std::ops::Range;
@@ -146,7 +146,7 @@ impl Store for PrefixStore {
         self.below.put_pieces(&self.full(key), pieces, replaces)
     }
 
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<Option<Permissions>> {
         self.below.set_mode(&self.full(key), mode, target)
     }
 

@@ -408,7 +408,7 @@ impl Store for NestedStores {
         self.below.put_pieces(key, pieces, replaces)
     }
 
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<Option<Permissions>> {
         self.check_outside(key)?;
         self.below.set_mode(key, mode, target)
     }

@@ -31,7 +31,7 @@ use zarrfs_base::memory::{self, lock};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::layout;
 use zarrfs_format::metadata::Order;
-use zarrfs_store::Key;
+use zarrfs_store::{Key, Permissions};
 
 /// An open chunk file. Chunk files of arrays of objects are only read this way; a
 /// [`super::draft::Draft`] takes their writes.
@@ -516,7 +516,9 @@ impl Fs {
         }
         let mut file = ChunkFile::new(inode, array, name, pages, for_writing);
         if is_created {
-            file.creation = Some(self.created_chunks.opened(key.join(name)));
+            // it may have been removed since
+            let creation = self.created_chunks.opened_again(&key.join(name));
+            file.creation = Some(creation.ok_or_else(Error::stale)?);
         }
         Ok(NewFile {
             file: Arc::new(file),
@@ -529,11 +531,14 @@ impl Fs {
         &self,
         array: Arc<Array>,
         name: &str,
+        permissions: Option<Permissions>,
     ) -> (NewFile, Attributes) {
         let node = Node::Chunk(array.key().clone(), name.to_string());
         let size = created_size(&array, name);
-        let attributes = self.tree.file_attributes(size, SystemTime::now(), None);
-        let creation = self.created_chunks.opened(node.path());
+        let attributes = self
+            .tree
+            .file_attributes(size, SystemTime::now(), permissions);
+        let creation = self.created_chunks.opened(node.path(), permissions);
         let inode = self.tree.remember(node);
         let file = ChunkFile {
             creation: Some(creation),
@@ -558,11 +563,11 @@ impl Fs {
         let Node::Chunk(key, name) = node else {
             return None;
         };
-        if !self.created_chunks.contains(&node.path()) {
-            return None;
-        }
+        let permissions = self.created_chunks.permissions(&node.path())?;
         let size = created_size(&*self.tree.hierarchy().cached_array(key)?, name);
-        let attributes = self.tree.file_attributes(size, SystemTime::now(), None);
+        let attributes = self
+            .tree
+            .file_attributes(size, SystemTime::now(), permissions);
         Some(Attributes {
             inode: self.tree.inode(node),
             ..attributes

@@ -21,8 +21,6 @@ use zarrfs_store::{Key, Permissions, read_at};
 pub struct Draft {
     /// The inode number under which the kernel knows the file, also after a rename.
     pub inode: u64,
-    /// The permissions of the stored file that the draft is to replace.
-    pub permissions: Option<Permissions>,
     /// Maximum length in bytes.
     limit: u64,
     /// The node, for its name. The lock protects it alone.
@@ -31,9 +29,6 @@ pub struct Draft {
     /// meanwhile.
     content: Mutex<DraftContent>,
 }
-
-/// The text of a stored file, and its permissions.
-pub type StoredText = (Vec<u8>, Option<Permissions>);
 
 /// The future content of a file.
 pub enum DraftText {
@@ -53,6 +48,8 @@ pub struct DraftContent {
     pub changed: bool,
     /// Time of the last change of the text.
     pub modified: SystemTime,
+    /// The permissions of the stored file that the draft is to replace or to become.
+    pub permissions: Option<Permissions>,
     /// Error of the last attempt to store the text, if it failed.
     pub refused: Option<Error>,
     /// Whether the text is the content of the file. An encoded value that is stored is not loaded:
@@ -103,52 +100,48 @@ impl Drafts {
     }
 
     /// Returns the draft of `node`, which the kernel knows by `inode`. If there is none, a new one
-    /// starts with the stored text, or as a new file, and may grow to `limit` bytes.
+    /// starts with the stored text, or as a new file, and may grow to `limit` bytes. The file has
+    /// these permissions, or will have them.
     pub fn open(
         &self,
         node: &Node,
         inode: u64,
-        stored: Option<StoredText>,
+        stored: Option<Vec<u8>>,
+        permissions: Option<Permissions>,
         limit: u64,
     ) -> Result<Arc<Draft>> {
-        let memory = memory::take(stored.as_ref().map_or(0, |(text, _)| text.capacity()))?;
+        let memory = memory::take(stored.as_ref().map_or(0, Vec::capacity))?;
         memory::check_available()?;
         let changed = stored.is_none();
-        let (text, permissions) = stored.unwrap_or_default();
+        let text = stored.unwrap_or_default();
         let len = text.len() as u64;
         let content = DraftContent {
             len,
+            permissions,
             ..DraftContent::new(DraftText::Memory(text), changed, memory)
         };
-        Ok(self.insert(node, inode, permissions, limit, content))
+        Ok(self.insert(node, inode, limit, content))
     }
 
     /// Returns the draft of an encoded value as [`Drafts::open`] does. If there is none, a new one
-    /// is written to the empty file `file`. A value that exists, with the permissions `exists`, has
-    /// to be truncated first.
+    /// is written to the empty file `file`. A value that exists has to be truncated first.
     pub fn open_encoded(
         &self,
         node: &Node,
         inode: u64,
         file: File,
-        exists: Option<Option<Permissions>>,
+        exists: bool,
+        permissions: Option<Permissions>,
     ) -> Arc<Draft> {
-        let content = DraftContent::new(DraftText::File(file), exists.is_none(), Grant::default());
         let content = DraftContent {
-            is_complete: exists.is_none(),
-            ..content
+            is_complete: !exists,
+            permissions,
+            ..DraftContent::new(DraftText::File(file), !exists, Grant::default())
         };
-        self.insert(node, inode, exists.flatten(), i64::MAX as u64, content)
+        self.insert(node, inode, i64::MAX as u64, content)
     }
 
-    fn insert(
-        &self,
-        node: &Node,
-        inode: u64,
-        permissions: Option<Permissions>,
-        limit: u64,
-        content: DraftContent,
-    ) -> Arc<Draft> {
+    fn insert(&self, node: &Node, inode: u64, limit: u64, content: DraftContent) -> Arc<Draft> {
         let mut open = lock(&self.open);
         let path = node.path();
         if let Some(draft) = open.get(&path).and_then(Weak::upgrade) {
@@ -158,7 +151,6 @@ impl Drafts {
         let content = Mutex::new(content);
         let draft = Arc::new(Draft {
             inode,
-            permissions,
             limit,
             node,
             content,
@@ -232,7 +224,6 @@ impl Draft {
         };
         Arc::new(Draft {
             inode,
-            permissions: None,
             limit,
             node: Mutex::new(node.clone()),
             content: Mutex::new(content),
@@ -346,6 +337,7 @@ impl DraftContent {
             len: 0,
             changed,
             modified,
+            permissions: None,
             refused: None,
             is_complete: true,
             fate: Fate::Named,
@@ -457,7 +449,7 @@ impl OpenFile for Draft {
         let content = self.lock();
         Some(
             fs.tree
-                .file_attributes(content.len, content.modified, self.permissions),
+                .file_attributes(content.len, content.modified, content.permissions),
         )
     }
 }

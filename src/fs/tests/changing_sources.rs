@@ -91,7 +91,10 @@ fn an_open_key_has_attributes_after_a_header_has_taken_its_name() {
     let case = case();
     case.store_array(false);
     let array = case.lookup("t").unwrap();
-    let created = case.fs.change().create(array, "data.raw.hdr", true, false);
+    let created = case
+        .fs
+        .change()
+        .create(array, "data.raw.hdr", true, false, 0o644);
     let (attributes, opened) = created.unwrap();
     let inode = attributes.inode;
     let change = case.fs.change();

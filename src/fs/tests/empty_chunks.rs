@@ -38,12 +38,18 @@ fn fill_values_in_flat_bytes_create_no_chunk() {
         assert_eq!(now, [9; 32], "{name}");
 
         // a chunk file is created whatever it holds, before or after the flat bytes
-        let (_, created) = fs.change().create(directory, "0.1", true, false).unwrap();
+        let (_, created) = fs
+            .change()
+            .create(directory, "0.1", true, false, 0o644)
+            .unwrap();
         write(&fs, created.handle, 0, &[9; 8]);
         close(&fs, created.handle);
         let flat = fs.open(flat, true, false).unwrap().handle;
         write(&fs, flat, 0, &[9; 32]);
-        let (_, created) = fs.change().create(directory, "1.0", true, false).unwrap();
+        let (_, created) = fs
+            .change()
+            .create(directory, "1.0", true, false, 0o644)
+            .unwrap();
         write(&fs, created.handle, 0, &[9; 8]);
         close(&fs, created.handle);
         close(&fs, flat);

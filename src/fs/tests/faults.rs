@@ -25,7 +25,10 @@ fn prepare(root: &Path) {
         ("other", NEW),
     ] {
         let directory = fs.lookup(1, "a").unwrap().inode;
-        let (_, opened) = fs.change().create(directory, name, true, false).unwrap();
+        let (_, opened) = fs
+            .change()
+            .create(directory, name, true, false, 0o644)
+            .unwrap();
         fs.change().write(opened.handle, 0, bytes).unwrap();
         fs.change().flush(opened.handle).unwrap();
         fs.change().release(opened.handle);

@@ -322,7 +322,7 @@ fn a_file_moved_onto_a_text_edits_it() {
     ] {
         let new = fs
             .change()
-            .create(array, "sedXyz", true, false)
+            .create(array, "sedXyz", true, false, 0o644)
             .unwrap()
             .1
             .handle;

@@ -578,7 +578,7 @@ impl Kernel {
                 handle
             }
             Err(_) => {
-                self.changed(|fs| fs.create(array, name, true, false))
+                self.changed(|fs| fs.create(array, name, true, false, 0o644))
                     .unwrap()
                     .1
                     .handle

@@ -99,7 +99,7 @@ impl Machine {
         let (attributes, opened) =
             self.fs
                 .change()
-                .create(self.directory(directory), name, false, true)?;
+                .create(self.directory(directory), name, false, true, 0o644)?;
         self.fs.change().write(opened.handle, 0, text.as_bytes())?;
         self.close(opened.handle)?;
         Ok(attributes.inode)
@@ -151,7 +151,7 @@ fn a_plain_key_is_written_anywhere_and_stored_when_it_is_closed() {
     let m = Machine::new(&memory);
     let (a, opened) =
         m.fs.change()
-            .create(ROOT_INODE, "notes.txt", false, false)
+            .create(ROOT_INODE, "notes.txt", false, false, 0o644)
             .unwrap();
     m.fs.change().write(opened.handle, 0, b"hello").unwrap();
     assert_eq!(stored(&memory, "notes.txt"), None);
@@ -205,7 +205,7 @@ fn writes_through_an_open_file_follow_its_rename() {
     let old = m.open("", "old.txt", false).unwrap();
     let (a, opened) =
         m.fs.change()
-            .create(ROOT_INODE, "old.txt.tmp", true, false)
+            .create(ROOT_INODE, "old.txt.tmp", true, false, 0o644)
             .unwrap();
     m.fs.change().write(opened.handle, 0, b"new").unwrap();
     m.rename(("", "old.txt.tmp"), ("", "old.txt")).unwrap();
@@ -234,7 +234,7 @@ fn writes_through_an_open_file_follow_its_rename() {
     for (name, text) in [("0", "01234567"), (".zattrs", "{\"a\": 1}")] {
         let (_, opened) =
             m.fs.change()
-                .create(m.directory("a"), "x.partial", false, false)
+                .create(m.directory("a"), "x.partial", false, false, 0o644)
                 .unwrap();
         m.fs.change()
             .write(opened.handle, 0, text.as_bytes())
@@ -274,7 +274,7 @@ fn a_file_that_is_removed_while_it_is_open_stays_removed() {
     let m = Machine::new(&memory);
     let (a, opened) =
         m.fs.change()
-            .create(ROOT_INODE, "scratch", true, false)
+            .create(ROOT_INODE, "scratch", true, false, 0o644)
             .unwrap();
     m.fs.change().write(opened.handle, 0, b"0123").unwrap();
     m.fs.change().unlink(ROOT_INODE, "scratch").unwrap();
@@ -315,11 +315,11 @@ fn only_one_machine_creates_an_exclusive_file() {
     assert!(b.fs.lookup(ROOT_INODE, "lock").is_err());
     let (_, opened) =
         a.fs.change()
-            .create(ROOT_INODE, "lock", true, false)
+            .create(ROOT_INODE, "lock", true, false, 0o644)
             .unwrap();
     assert_eq!(
         b.fs.change()
-            .create(ROOT_INODE, "lock", true, false)
+            .create(ROOT_INODE, "lock", true, false, 0o644)
             .map(drop)
             .unwrap_err()
             .errno(),
@@ -328,7 +328,7 @@ fn only_one_machine_creates_an_exclusive_file() {
     a.close(opened.handle).unwrap();
     a.fs.change().unlink(ROOT_INODE, "lock").unwrap();
     b.fs.change()
-        .create(ROOT_INODE, "lock", true, false)
+        .create(ROOT_INODE, "lock", true, false, 0o644)
         .unwrap();
 }
 

@@ -35,7 +35,10 @@ pub fn array(name: &str) -> (Fs, u64) {
     store.insert(key, text);
     let fs = mount_store(store, 1 << 20, false);
     let directory = fs.lookup(1, "a").unwrap().inode;
-    let (_, opened) = fs.change().create(directory, "0.0", true, false).unwrap();
+    let (_, opened) = fs
+        .change()
+        .create(directory, "0.0", true, false, 0o644)
+        .unwrap();
     write(&fs, opened.handle, 0, &[1, 2, 3, 4, 5, 6, 7, 8]);
     close(&fs, opened.handle);
     (fs, directory)
@@ -87,7 +90,10 @@ fn a_removed_chunk_file_keeps_its_bytes_until_it_is_closed() {
         assert_eq!(bytes(&fs, flat), [9; 32], "{name}");
 
         // a chunk that is created under the name is another file
-        let (created, opened) = fs.change().create(directory, "0.0", true, false).unwrap();
+        let (created, opened) = fs
+            .change()
+            .create(directory, "0.0", true, false, 0o644)
+            .unwrap();
         assert_ne!(created.inode, inode, "{name}");
         write(&fs, opened.handle, 0, &[42; CHUNK]);
         close(&fs, opened.handle);
@@ -105,7 +111,10 @@ fn a_removed_chunk_file_keeps_its_bytes_until_it_is_closed() {
 #[test]
 fn a_removed_draft_keeps_its_bytes() {
     let (fs, directory) = array("v2");
-    let (created, opened) = fs.change().create(directory, "1.1", true, false).unwrap();
+    let (created, opened) = fs
+        .change()
+        .create(directory, "1.1", true, false, 0o644)
+        .unwrap();
     write(&fs, opened.handle, 0, &[1, 2, 3]);
     fs.change().unlink(directory, "1.1").unwrap();
     assert_eq!(bytes(&fs, opened.handle), [1, 2, 3]);

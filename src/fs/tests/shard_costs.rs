@@ -83,6 +83,7 @@ fn chunk_files_put_each_shard_once() {
                 &format!("{}.{}", chunk / 16, chunk % 16),
                 false,
                 false,
+                0o644,
             )
             .unwrap();
         fs.change()
@@ -117,7 +118,10 @@ fn sixteen_threads_that_rename_4096_chunk_files_put_each_shard_once() {
                 for chunk in (thread..4096).step_by(THREADS as usize) {
                     let name = format!("{}.{}", chunk / 64, chunk % 64);
                     let beside = format!("{name}.{thread}.partial");
-                    let (_, opened) = fs.change().create(array, &beside, true, false).unwrap();
+                    let (_, opened) = fs
+                        .change()
+                        .create(array, &beside, true, false, 0o644)
+                        .unwrap();
                     fs.change()
                         .write(opened.handle, 0, &[chunk as u8 | 1; 16])
                         .unwrap();

@@ -414,7 +414,7 @@ fn files_of_views_are_removed_and_created_again() {
         for name in names {
             let path = format!("{directory}/{name}");
             for exclusive in [true, false] {
-                let exists = fs.change().create(parent, &name, true, false);
+                let exists = fs.change().create(parent, &name, true, false, 0o644);
                 assert_eq!(
                     exists.map(|_| ()).unwrap_err().errno(),
                     libc::EEXIST,
@@ -422,7 +422,10 @@ fn files_of_views_are_removed_and_created_again() {
                 );
                 fs.change().unlink(parent, &name).unwrap();
                 assert!(fs.hides(parent, &name, PROGRAM), "{path}");
-                let (_, opened) = fs.change().create(parent, &name, exclusive, true).unwrap();
+                let (_, opened) = fs
+                    .change()
+                    .create(parent, &name, exclusive, true, 0o644)
+                    .unwrap();
                 assert!(!fs.hides(parent, &name, PROGRAM), "{path}");
                 fs.change().flush(opened.handle).unwrap();
                 fs.change().release(opened.handle);
@@ -437,7 +440,10 @@ fn files_of_views_are_removed_and_created_again() {
         }
         for name in ["data.raw", "data.hdr"] {
             assert!(fs.hides(parent, name, PROGRAM), "{name}");
-            let (_, opened) = fs.change().create(parent, name, false, true).unwrap();
+            let (_, opened) = fs
+                .change()
+                .create(parent, name, false, true, 0o644)
+                .unwrap();
             fs.change().release(opened.handle);
         }
         assert!(!fs.hides(parent, "data.raw.hdr", PROGRAM));

@@ -34,6 +34,9 @@ pub struct Attributes {
     /// The permissions of the stored files that the node is made of; `None` if the store has no
     /// modes.
     pub permissions: Option<Permissions>,
+    /// Whether the node is stored as it is, and has the mode of what is stored, rather than one of
+    /// a file that grants what its sources grant.
+    pub is_stored: bool,
     /// Whether the kernel may keep the attributes for a second, until a file is opened. It may for
     /// directories, where only times can change, and for chunks, where only times and the stored
     /// size can.
@@ -220,6 +223,10 @@ impl Tree {
             modified,
             block_size,
             permissions,
+            is_stored: matches!(
+                node,
+                Node::Directory(_) | Node::Value(_) | Node::Metadata(..) | Node::Chunk(..)
+            ),
             lasting: is_directory,
             is_removed: false,
         }

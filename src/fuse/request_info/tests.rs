@@ -106,7 +106,7 @@ impl Session {
 
     fn create(&self, directory: &str, name: &str, bytes: &[u8]) -> Answer<()> {
         let parent = self.inode(directory)?;
-        let (_, opened) = self.ask(|fs| fs.change().create(parent, name, true, false))?;
+        let (_, opened) = self.ask(|fs| fs.change().create(parent, name, true, false, 0o644))?;
         let written = self.ask(|fs| fs.change().write(opened.handle, 0, bytes));
         self.store(written.map(|_| ()), opened.handle, false)
     }
@@ -234,7 +234,7 @@ const REQUESTS: [Request; 33] = [
     }),
     ("directories", |s| {
         s.in_directory("g", |fs, inode| {
-            fs.make_directory(inode, "new")?;
+            fs.make_directory(inode, "new", 0o755)?;
             fs.remove_directory(inode, "new")
         })
     }),

@@ -8,13 +8,15 @@ use super::resolve::{create_beneath, leads_out, stat_from, stat_of};
 use crate::outside;
 use crate::pieces::{need_old, write_pieces};
 use crate::temporary_file::{TemporaryFile, TemporaryName};
-use crate::{EntryKind, Key, KeyLock, ModeTarget, Replaces, Space, Store, ValuePiece, Version};
+use crate::{
+    EntryKind, Key, KeyLock, ModeTarget, Permissions, Replaces, Space, Store, ValuePiece, Version,
+};
 use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::time::Instant;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
@@ -246,26 +248,33 @@ impl Store for DirectoryStore {
         self.record_change(&to_entry)
     }
 
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
-        let existing = self.open_key(key.as_str(), OFlags::PATH)?;
-        match (existing, target) {
-            (Some(file), ModeTarget::Existing) => {
-                // a file that is only a path has no mode to set, but its link in /proc leads to it
-                let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-                Ok(fs::chmodat(
-                    fs::CWD,
-                    link,
-                    Mode::from_raw_mode(mode & 0o777),
-                    AtFlags::empty(),
-                )?)
-            }
-            (Some(_), ModeTarget::Next) => Ok(()),
-            (None, _) => {
-                let path = key.as_str().to_string();
-                lock(&self.next_modes).put(path, mode & 0o777);
-                Ok(())
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<Option<Permissions>> {
+        let path = key.as_str();
+        let mut mode = Mode::from_raw_mode(mode & 0o777);
+        if target == ModeTarget::Next {
+            mode -= *UMASK;
+        }
+        let find = || self.open_key(path, OFlags::PATH);
+        let mut found = find()?;
+        if found.is_none() {
+            lock(&self.next_modes).put(path.to_string(), mode);
+            // what was created meanwhile may not have got the mode
+            found = find()?;
+            if found.is_some() {
+                lock(&self.next_modes).pop(path);
             }
         }
+        let Some(file) = found else {
+            let user = rustix::process::geteuid().as_raw();
+            let group = rustix::process::getegid().as_raw();
+            return Ok(Some(Permissions::new(mode.as_raw_mode(), user, group)));
+        };
+        if target == ModeTarget::Existing {
+            // a file that is only a path has no mode to set, but its link in /proc leads to it
+            let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+            fs::chmodat(fs::CWD, link, mode, AtFlags::empty())?;
+        }
+        Ok(stat_of(&file)?.permissions)
     }
 
     fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
@@ -347,16 +356,22 @@ impl DirectoryStore {
         replaces: Replaces,
     ) -> Result<Option<Version>> {
         let path = entry.full_path();
-        let mode = if old.is_none() {
-            self.next_mode(&path)
-        } else {
-            None
+        let is_new = old.is_none();
+        let create = |mode| TemporaryFile::create(&entry.directory, TEMPORARY, mode);
+        let mut temporary = match (old, self.next_mode(&path)) {
+            (Some(old), _) => {
+                let new = create(file_mode())?;
+                keep_owner_and_mode(&new.file, &old);
+                new
+            }
+            (None, Some(mode)) => {
+                let new = create(mode)?;
+                // the umask is already considered
+                fs::fchmod(&new.file, mode)?;
+                new
+            }
+            (None, None) => create(file_mode())?,
         };
-        let mut temporary =
-            TemporaryFile::create(&entry.directory, TEMPORARY, mode.unwrap_or_else(file_mode))?;
-        if let Some(old) = old {
-            keep_owner_and_mode(&temporary.file, &old);
-        }
         write(&temporary.file).map_err(with_remedy)?;
         set_unique_time(&temporary.file);
         if self.fsync {
@@ -366,7 +381,12 @@ impl DirectoryStore {
         if !self.replace_if(entry, &mut temporary, replaces)? {
             return Ok(None);
         }
-        lock(&self.next_modes).pop(&path);
+        if let Some(mode) = lock(&self.next_modes).pop(&path)
+            && is_new
+        {
+            // it may have been set since the file was created
+            fs::fchmod(&temporary.file, mode)?;
+        }
         self.record_change(entry)?;
         // the version is read last, since renaming changes it
         Ok(Some(stat_from(&fs::fstat(&temporary.file)?).version))
@@ -401,9 +421,7 @@ impl DirectoryStore {
     }
 
     fn next_mode(&self, path: &str) -> Option<Mode> {
-        lock(&self.next_modes)
-            .peek(path)
-            .map(|mode| Mode::from_raw_mode(*mode))
+        lock(&self.next_modes).peek(path).copied()
     }
 
     /// Opens the lock file of a key, which is created with `mode` if it is missing. Returns `None`
@@ -517,6 +535,21 @@ fn regular_file(fd: OwnedFd) -> Result<File> {
         EntryKind::Value => Ok(File::from(fd)),
         _ => Err(Error::damaged("is not a regular file")),
     }
+}
+
+/// The umask of the process.
+static UMASK: LazyLock<Mode> = LazyLock::new(|| {
+    // umask(2) returns it only while it sets another one, with which another thread may create a
+    // file meanwhile
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    let umask = umask.and_then(|umask| u32::from_str_radix(umask.trim(), 8).ok());
+    Mode::from_raw_mode(umask.unwrap_or(0o077))
+});
+
+/// Reads the umask, which may not be readable later.
+pub(super) fn prepare() {
+    LazyLock::force(&UMASK);
 }
 
 /// Returns the mode of new files, before the umask.

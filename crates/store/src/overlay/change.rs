@@ -4,8 +4,8 @@ use super::OverlayStore;
 use super::record::{self, ChangeKind, ChangeRecord, RECORDS};
 use crate::pieces::need_old;
 use crate::{
-    Entry, EntryKind, Key, KeyLock, ModeTarget, Readable, Replaces, Space, Stat, Store, ValuePiece,
-    Version, check_prefix, check_rename,
+    Entry, EntryKind, Key, KeyLock, ModeTarget, Permissions, Readable, Replaces, Space, Stat,
+    Store, ValuePiece, Version, check_prefix, check_rename,
 };
 use std::fs::File;
 use std::ops::Range;
@@ -57,7 +57,7 @@ impl Store for OverlayStore {
         })
     }
 
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<()> {
+    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<Option<Permissions>> {
         self.upper.set_mode(key, mode, target)
     }
 

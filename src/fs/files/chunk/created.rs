@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zarrfs_base::memory::lock;
-use zarrfs_store::Key;
+use zarrfs_store::{Key, Permissions};
 
 /// The chunk files of a mount that were created and are still open.
 #[derive(Default)]
@@ -21,25 +21,51 @@ struct Creation {
     number: u64,
     /// Number of open files of this creation.
     files: usize,
+    /// The permissions that the chunk gets when it is stored.
+    permissions: Option<Permissions>,
 }
 
 impl CreatedChunks {
     /// Counts one more open file of the current creation of `path`, and returns the creation's
-    /// number. Without a current creation, a new one begins.
-    pub fn opened(&self, path: Key) -> u64 {
+    /// number. Without a current creation, a new one with these permissions begins.
+    pub fn opened(&self, path: Key, permissions: Option<Permissions>) -> u64 {
         let mut created = lock(&self.created);
         let new = || Creation {
             number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
             files: 0,
+            permissions,
         };
         let creation = created.entry(path).or_insert_with(new);
         creation.files += 1;
         creation.number
     }
 
+    /// Counts one more open file of the current creation of `path`, and returns the creation's
+    /// number, or `None` without a current creation.
+    pub fn opened_again(&self, path: &Key) -> Option<u64> {
+        let mut created = lock(&self.created);
+        let creation = created.get_mut(path)?;
+        creation.files += 1;
+        Some(creation.number)
+    }
+
     /// Returns whether the chunk file at `path` was created and is still open.
     pub fn contains(&self, path: &Key) -> bool {
-        lock(&self.created).contains_key(path)
+        self.permissions(path).is_some()
+    }
+
+    /// Returns the permissions of the chunk file at `path`, or `None` unless it was created and is
+    /// still open.
+    pub fn permissions(&self, path: &Key) -> Option<Option<Permissions>> {
+        let created = lock(&self.created);
+        Some(created.get(path)?.permissions)
+    }
+
+    /// Changes the permissions of the chunk file at `path`, if it was created and is still open.
+    pub fn set_permissions(&self, path: &Key, permissions: Option<Permissions>) {
+        if let Some(creation) = lock(&self.created).get_mut(path) {
+            creation.permissions = permissions;
+        }
     }
 
     /// Returns whether `number` is the current creation of `path`.

@@ -8,12 +8,12 @@ fn node() -> Node {
 fn a_draft_is_written_anywhere_and_shared() {
     let drafts = Drafts::default();
     let draft = drafts
-        .open(&node(), 2, Some((b"0123".to_vec(), None)), 10)
+        .open(&node(), 2, Some(b"0123".to_vec()), None, 10)
         .unwrap();
     assert!(!draft.lock().changed);
     draft.write_at(2, b"ab").unwrap();
     draft.write_at(6, b"c").unwrap();
-    let shared = drafts.open(&node(), 2, None, 10).unwrap();
+    let shared = drafts.open(&node(), 2, None, None, 10).unwrap();
     let read = |offset, len| {
         let mut out = vec![9];
         copy_range(shared.lock().text.bytes(), offset, len, &mut out);
@@ -30,7 +30,7 @@ fn a_draft_is_written_anywhere_and_shared() {
 #[test]
 fn a_draft_has_a_limit_and_an_end() {
     let drafts = Drafts::default();
-    let draft = drafts.open(&node(), 2, None, 4).unwrap();
+    let draft = drafts.open(&node(), 2, None, None, 4).unwrap();
     assert!(draft.lock().changed, "a new file is one as it is");
     assert_eq!(draft.write_at(2, b"abc").unwrap_err().errno(), libc::EFBIG);
     assert_eq!(
@@ -41,7 +41,7 @@ fn a_draft_has_a_limit_and_an_end() {
     assert_eq!(draft.lock().text.bytes(), b"");
     drafts.forget(&node().path());
     assert!(!draft.lock().changed && drafts.get(&node().path()).is_none());
-    drop(drafts.open(&node(), 2, None, 4).unwrap());
+    drop(drafts.open(&node(), 2, None, None, 4).unwrap());
     assert!(drafts.get(&node().path()).is_none());
 }
 
@@ -49,7 +49,8 @@ fn a_draft_has_a_limit_and_an_end() {
 fn a_draft_is_renamed_with_its_file() {
     let drafts = Drafts::default();
     let to = Node::Value(Key::root().child("y").unwrap());
-    let [draft, old] = [node(), to.clone()].map(|node| drafts.open(&node, 2, None, 4).unwrap());
+    let [draft, old] =
+        [node(), to.clone()].map(|node| drafts.open(&node, 2, None, None, 4).unwrap());
     drafts.renamed(&node().path(), &to);
     assert!(
         drafts.get(&node().path()).is_none()
