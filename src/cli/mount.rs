@@ -6,7 +6,7 @@ use super::compressor::{self, CompressorArg};
 use super::header_options::HeadersArgs;
 use super::listen::{self, ListenAddress, StatisticsListener};
 use super::logger::{self, LogArgs};
-use super::mountpoint::MadeDirectories;
+use super::mountpoint::{MadeDirectories, RemovableDirectories};
 use super::nesting::{MountSite, OwnPath, OwnPathKind};
 use super::sandbox::{MountNeeds, Sandbox, SandboxArgs};
 use super::systemd::ServiceManager;
@@ -432,6 +432,7 @@ pub fn mount(
     let handler = SignalHandler {
         fs: fs.clone(),
         mountpoint: mountpoint.clone(),
+        made: made.removable(),
         interrupted: interrupted.clone(),
     };
     match plan.orders {
@@ -791,6 +792,8 @@ fn store_before_kill(fs: Arc<Fs>) {
 struct SignalHandler {
     fs: Arc<Fs>,
     mountpoint: Arc<Mountpoint>,
+    /// The mountpoint and directories above it that the process has made.
+    made: RemovableDirectories,
     /// Set when the second signal ends requests.
     interrupted: Arc<AtomicBool>,
 }
@@ -810,6 +813,7 @@ impl SignalHandler {
                 continue;
             }
             if mountpoint.aborted() {
+                self.made.remove();
                 logger::end();
                 std::process::exit(1);
             }
@@ -819,7 +823,7 @@ impl SignalHandler {
                 // without a mount the process ends by itself, and removes the mountpoint
                 if !mountpoint.abort() && !unmounted {
                     // the kernel ends the connection with the process
-                    end_when_stored(self.fs.clone(), i32::from(waiting));
+                    end_when_stored(self.fs.clone(), self.made.clone(), i32::from(waiting));
                 }
                 continue;
             }
@@ -850,9 +854,11 @@ impl SignalHandler {
 
 /// Ends the process with `code` once all dirty chunks are stored. Returns at once, since the
 /// calling thread must take the next signal.
-fn end_when_stored(fs: Arc<Fs>, code: i32) {
+fn end_when_stored(fs: Arc<Fs>, made: RemovableDirectories, code: i32) {
     let started = start_thread("flush", move || {
         let is_stored = fs.sync_at_end().is_ok();
+        // the main thread may have unmounted
+        made.remove();
         logger::end();
         std::process::exit(if is_stored { code } else { 1 })
     });

@@ -10,7 +10,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use zarrfs_base::error::Error;
+use zarrfs_base::memory::lock;
 
 /// Endings of the names of stores, in the order in which they are removed.
 const ENDINGS: [&str; 3] = [".zip", ".ozx", ".zarr"];
@@ -19,9 +21,17 @@ const ENDINGS: [&str; 3] = [".zip", ".ozx", ".zarr"];
 /// are removed, even if directories above them were renamed.
 #[derive(Default)]
 pub struct MadeDirectories {
-    made: Vec<MadeDirectory>,
+    made: RemovableDirectories,
     /// The last of them.
     directory: Option<OwnedFd>,
+}
+
+/// Directories that any thread removes before it ends the process.
+#[derive(Clone, Default)]
+pub struct RemovableDirectories {
+    /// Those that are not removed yet. The lock is held while they are removed, so that no other
+    /// thread ends the process meanwhile.
+    made: Arc<Mutex<Vec<MadeDirectory>>>,
 }
 
 struct MadeDirectory {
@@ -39,8 +49,13 @@ impl MadeDirectories {
 
     /// Returns the directory that holds the topmost of them, if there are any.
     pub fn parent(&self) -> Option<PathBuf> {
-        let topmost = self.made.first()?;
-        topmost.path.parent().map(Path::to_path_buf)
+        let made = lock(&self.made.made);
+        made.first()?.path.parent().map(Path::to_path_buf)
+    }
+
+    /// Returns the directories, for another thread.
+    pub fn removable(&self) -> RemovableDirectories {
+        self.made.clone()
     }
 
     /// Creates the directory with this path in the open directory above it.
@@ -51,7 +66,7 @@ impl MadeDirectories {
         rustix::fs::mkdirat(&parent, name, Mode::RWXU | Mode::RWXG | Mode::RWXO)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
-        self.made.push(MadeDirectory {
+        lock(&self.made.made).push(MadeDirectory {
             parent,
             name: name.to_owned(),
             path: path.to_path_buf(),
@@ -67,12 +82,20 @@ impl MadeDirectories {
 
 impl Drop for MadeDirectories {
     fn drop(&mut self) {
-        for directory in self.made.iter().rev() {
+        self.made.remove();
+    }
+}
+
+impl RemovableDirectories {
+    /// Removes the directories that are empty.
+    pub fn remove(&self) {
+        let mut made = lock(&self.made);
+        while let Some(directory) = made.pop() {
             if let Err(e) =
                 rustix::fs::unlinkat(&directory.parent, &directory.name, AtFlags::REMOVEDIR)
             {
                 log::info!("{}: stays: {}", directory.path.display(), Error::from(e));
-                return;
+                made.clear();
             }
         }
     }

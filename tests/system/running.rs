@@ -363,6 +363,25 @@ END
     );
 }
 
+/// A daemon in its start notices that its caller was killed in several threads at once.
+#[test]
+fn processes_that_are_killed_in_their_start_leave_nothing() {
+    assert_lines(
+        r#"
+        mkfifo never
+        exec 9<>never
+        for delay in $(seq -w 0 2 98) $(seq -w 0 2 98); do
+            $RUN sample.zarr -- sleep 600 2>/dev/null &
+            disown $!
+            read -t "0.0$delay" -u 9 || true
+            kill -9 $!
+        done
+        left
+        "#,
+        &[],
+    );
+}
+
 #[test]
 fn what_cannot_be_stored_is_an_error() {
     assert_lines(
