@@ -1,16 +1,20 @@
-//! Modes of files and directories. What is stored under a key of its own has a mode in the store;
-//! other files grant what the files that they are made of grant (`fs::tree`).
+//! Modes and modification times of files and directories. What is stored under a key of its own has
+//! them in the store; other files grant what the files that they are made of grant (`fs::tree`), and
+//! have the time of the last change of these.
 
-use super::Fs;
+use super::{Change, Fs};
 use crate::fs::tree::Node;
+use std::time::SystemTime;
 use zarrfs_base::error::Result;
-use zarrfs_store::{Key, ModeTarget, Permissions};
+use zarrfs_store::{FileAttribute, Key, Permissions};
 
 impl Fs {
     /// Sets the mode of the value or directory that is created next under `key`. Returns its
     /// permissions.
     pub(super) fn set_next_mode(&self, key: &Key, mode: u32) -> Result<Option<Permissions>> {
-        let set = self.store().set_mode(key, mode, ModeTarget::Next);
+        let set = self
+            .store()
+            .set_file_attribute(key, FileAttribute::NextMode(mode));
         set.map_err(|e| e.context(key))
     }
 
@@ -22,13 +26,16 @@ impl Fs {
         let Some(key) = self.own_key(&node) else {
             return Ok(());
         };
-        let set = self.store().set_mode(&key, mode, ModeTarget::Existing);
+        let set = self
+            .store()
+            .set_file_attribute(&key, FileAttribute::Mode(mode));
         let permissions = set.map_err(|e| e.context(key))?;
         if let Some(draft) = self.drafts.get(&node.path()) {
             draft.lock().permissions = permissions;
         }
-        self.created_chunks
-            .set_permissions(&node.path(), permissions);
+        self.created_chunks.change(&node.path(), |attributes| {
+            attributes.permissions = permissions;
+        });
         Ok(())
     }
 
@@ -59,5 +66,33 @@ impl Fs {
                 || self.created_chunks.contains(&node.path())
                 || self.is_written(inode)
         })
+    }
+}
+
+impl Change<'_> {
+    /// Sets the modification time of what is stored under a key of its own, `None` to the present.
+    /// What is written to the file is stored first, since storing it later would set another time.
+    /// Of other files the time follows what they are made of, and stays.
+    pub fn set_modified(&self, inode: u64, time: Option<SystemTime>) -> Result<()> {
+        self.writable()?;
+        let Ok(node) = self.tree.node(inode) else {
+            // the file has lost its name, and is stored nowhere
+            return Ok(());
+        };
+        let Some(key) = self.own_key(&node) else {
+            return Ok(());
+        };
+        for file in self.files.matching(|file| file.inode() == inode) {
+            // the close of the file reports the error, too
+            let _ = file.flush(self);
+        }
+        let set = self
+            .store()
+            .set_file_attribute(&key, FileAttribute::Modified(time));
+        set.map_err(|e| e.context(key))?;
+        self.created_chunks.change(&node.path(), |attributes| {
+            attributes.modified = time.unwrap_or_else(SystemTime::now);
+        });
+        Ok(())
     }
 }

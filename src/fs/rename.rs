@@ -15,7 +15,7 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::Grant;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::MAX_DOCUMENT;
-use zarrfs_store::{Key, ModeTarget, Replaces};
+use zarrfs_store::{FileAttribute, Key, Replaces};
 
 /// Number of bytes of a file that are copied at a time.
 const PIECE: u64 = 8 << 20;
@@ -261,11 +261,14 @@ impl Change<'_> {
 
     fn try_store_as(&self, source: &Node, target: &Target) -> Result<()> {
         let store = self.store();
-        if let Node::Value(from) = source
-            && let Some(to) = target.stored_key()
-            && let Some(permissions) = self.tree.find_stat(from)?.and_then(|stat| stat.permissions)
+        let moved = match (source, target.stored_key()) {
+            (Node::Value(from), Some(to)) => Some((self.tree.find_stat(from)?, to)),
+            _ => None,
+        };
+        if let Some((Some(stat), to)) = &moved
+            && let Some(permissions) = stat.permissions
         {
-            store.set_mode(&to, permissions.mode(), ModeTarget::Next)?;
+            store.set_file_attribute(to, FileAttribute::NextMode(permissions.mode()))?;
         }
         match (source, target) {
             (_, Target::Plain(to)) => {
@@ -299,6 +302,12 @@ impl Change<'_> {
                 return Err(
                     Error::invalid("can't become the flat bytes of an array").context(array.key())
                 );
+            }
+        }
+        if let Some((Some(stat), to)) = &moved {
+            let modified = FileAttribute::Modified(Some(stat.modified));
+            if let Err(e) = store.set_file_attribute(to, modified) {
+                log::debug!("{to}: has the time of its storing: {e}");
             }
         }
         store.sync()

@@ -131,7 +131,7 @@ impl Filesystem for FuseServer {
         gid: Option<u32>,
         size: Option<u64>,
         _: Option<TimeOrNow>,
-        _: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
         _: Option<SystemTime>,
         handle: Option<FileHandle>,
         _: Option<SystemTime>,
@@ -162,10 +162,13 @@ impl Filesystem for FuseServer {
                 if let Some(mode) = taken {
                     fs.set_mode(inode.0, mode)?;
                 }
-                match size {
-                    Some(size) => fs.set_size(inode.0, size, handle.map(|handle| handle.0)),
-                    None => fs.attributes(inode.0),
+                if let Some(size) = size {
+                    return fs.set_size(inode.0, size, handle.map(|handle| handle.0));
                 }
+                if let Some(modified) = modified {
+                    fs.change().set_modified(inode.0, time_of(modified))?;
+                }
+                fs.attributes(inode.0)
             });
             // reply before pages of other files are dropped: while the size is set, the kernel
             // writes no page of this file
@@ -776,5 +779,17 @@ impl Filesystem for FuseServer {
                 reply.offset(position as i64)
             });
         });
+    }
+}
+
+/// Returns the time that a program sets, or `None` for the present. fuser 0.18 subtracts the
+/// nanoseconds of a time before 1970, which are after its second.
+fn time_of(set: TimeOrNow) -> Option<SystemTime> {
+    match set {
+        TimeOrNow::SpecificTime(time) => match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(_) => Some(time),
+            Err(e) => Some(time + 2 * Duration::from_nanos(e.duration().subsec_nanos().into())),
+        },
+        TimeOrNow::Now => None,
     }
 }

@@ -20,5 +20,6 @@ mod shards;
 mod shared_pages;
 mod sparse_files;
 mod storing;
+mod times;
 #[path = "../support/mod.rs"]
 mod support;

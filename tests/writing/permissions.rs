@@ -807,10 +807,10 @@ fn modes_of_new_files_and_directories_are_those_of_their_creation() {
     );
 }
 
-const V2: &str = r#"{"zarr_format": 2, "shape": [2, 2], "chunks": [1, 2], "dtype": "|u1",
+pub const V2: &str = r#"{"zarr_format": 2, "shape": [2, 2], "chunks": [1, 2], "dtype": "|u1",
     "compressor": null, "fill_value": 0, "order": "C", "filters": null,
     "dimension_separator": "/"}"#;
-const V3: &str = r#"{"zarr_format": 3, "node_type": "array", "shape": [2, 2],
+pub const V3: &str = r#"{"zarr_format": 3, "node_type": "array", "shape": [2, 2],
     "data_type": "uint8", "fill_value": 0, "codecs": [{"name": "bytes"}],
     "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 2]}},
     "chunk_key_encoding": {"name": "default"}}"#;

@@ -206,13 +206,16 @@ pub enum Replaces<'a> {
     Version(&'a Version),
 }
 
-/// The value or prefix whose mode [`Store::set_mode`] sets.
+/// An attribute of a value or prefix that [`Store::set_file_attribute`] sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModeTarget {
-    /// The one that exists or, if there is none, the one that is created next.
-    Existing,
-    /// The one that is created next under the key, if none exists.
-    Next,
+pub enum FileAttribute {
+    /// The permission bits, also of one that is created next if none exists.
+    Mode(u32),
+    /// The permission bits of one that is created next if none exists, before the umask of the
+    /// process.
+    NextMode(u32),
+    /// The modification time of one that exists; `None` stands for the present.
+    Modified(Option<SystemTime>),
 }
 
 /// The kind of an entry at a key.
@@ -610,13 +613,20 @@ pub trait Store: Readable {
         writable_below(self)?.rename(from, to)
     }
 
-    /// Sets the permission bits of a value or prefix; the umask of the process applies to
-    /// [`ModeTarget::Next`]. A value that is replaced keeps its bits. Returns the permissions that
-    /// the value or prefix has now or is created with; a store without modes ignores the bits and
-    /// returns `None`.
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<Option<Permissions>> {
+    /// Sets an attribute of a value or prefix. A value that is replaced keeps its permission bits,
+    /// and gets a new modification time. Returns the permissions that the value or prefix has now or
+    /// is created with; a store without modes ignores attributes and returns `None`.
+    ///
+    /// # Errors
+    ///
+    /// EPERM if the store cannot show the mode.
+    fn set_file_attribute(
+        &self,
+        key: &Key,
+        attribute: FileAttribute,
+    ) -> Result<Option<Permissions>> {
         match self.below() {
-            Some(below) => below.set_mode(key, mode, target),
+            Some(below) => below.set_file_attribute(key, attribute),
             None => Ok(None),
         }
     }

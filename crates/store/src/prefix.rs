@@ -2,8 +2,8 @@
 //! prefix is.
 
 use super::{
-    Hint, Key, KeyLock, Listing, ModeTarget, Permissions, Readable, Replaces, Space, Stat, Store,
-    ValuePiece, Version,
+    FileAttribute, Hint, Key, KeyLock, Listing, Permissions, Readable, Replaces, Space, Stat,
+    Store, ValuePiece, Version,
 };
 use std::fs::File;
 use std::ops::Range;
@@ -146,8 +146,12 @@ impl Store for PrefixStore {
         self.below.put_pieces(&self.full(key), pieces, replaces)
     }
 
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<Option<Permissions>> {
-        self.below.set_mode(&self.full(key), mode, target)
+    fn set_file_attribute(
+        &self,
+        key: &Key,
+        attribute: FileAttribute,
+    ) -> Result<Option<Permissions>> {
+        self.below.set_file_attribute(&self.full(key), attribute)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

@@ -184,7 +184,9 @@ fn a_layer_asks_the_store_below_for_what_it_does_not_implement() {
     assert!(layer.writable_file(&value, false, false).is_ok());
     assert!(layer.space().unwrap().is_some() && layer.is_writable());
     assert!(layer.check_writable(&key("a")).is_ok() && layer.check_writable(&key("no")).is_err());
-    layer.set_mode(&value, 0o600, ModeTarget::Existing).unwrap();
+    layer
+        .set_file_attribute(&value, FileAttribute::Mode(0o600))
+        .unwrap();
     let permissions = layer.stat(&value).unwrap().unwrap().permissions.unwrap();
     assert_eq!(permissions.mode(), 0o600);
     let _lock = layer.lock(&value, Instant::now()).unwrap();

@@ -16,7 +16,7 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{
-    Entry, EntryKind, IceCommit, IceHistory, IceRef, Key, KeyLock, Listing, ModeTarget,
+    Entry, EntryKind, FileAttribute, IceCommit, IceHistory, IceRef, Key, KeyLock, Listing,
     Permissions, Readable, Replaces, Snapshots, Stat, Store, ValuePiece, Version, ZipStore,
 };
 
@@ -408,9 +408,13 @@ impl Store for NestedStores {
         self.below.put_pieces(key, pieces, replaces)
     }
 
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<Option<Permissions>> {
+    fn set_file_attribute(
+        &self,
+        key: &Key,
+        attribute: FileAttribute,
+    ) -> Result<Option<Permissions>> {
         self.check_outside(key)?;
-        self.below.set_mode(key, mode, target)
+        self.below.set_file_attribute(key, attribute)
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {

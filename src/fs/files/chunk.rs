@@ -402,7 +402,13 @@ impl OpenFile for ChunkFile {
         let written = self.array.write_latest(fs, mode.wait, |array| {
             self.write_current(fs, &mut draft, array, offset, data, mode)
         });
-        Ok(written?.flatten())
+        let written = written?.flatten();
+        if written.is_some() && self.creation.is_some() {
+            fs.created_chunks.change(&self.path(), |attributes| {
+                attributes.modified = SystemTime::now();
+            });
+        }
+        Ok(written)
     }
 
     fn flush(&self, fs: &Change) -> Result<()> {
@@ -563,11 +569,11 @@ impl Fs {
         let Node::Chunk(key, name) = node else {
             return None;
         };
-        let permissions = self.created_chunks.permissions(&node.path())?;
+        let created = self.created_chunks.attributes(&node.path())?;
         let size = created_size(&*self.tree.hierarchy().cached_array(key)?, name);
         let attributes = self
             .tree
-            .file_attributes(size, SystemTime::now(), permissions);
+            .file_attributes(size, created.modified, created.permissions);
         Some(Attributes {
             inode: self.tree.inode(node),
             ..attributes

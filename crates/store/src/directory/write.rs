@@ -9,7 +9,8 @@ use crate::outside;
 use crate::pieces::{need_old, write_pieces};
 use crate::temporary_file::{TemporaryFile, TemporaryName};
 use crate::{
-    EntryKind, Key, KeyLock, ModeTarget, Permissions, Replaces, Space, Store, ValuePiece, Version,
+    EntryKind, FileAttribute, Key, KeyLock, Permissions, Replaces, Space, Store, ValuePiece,
+    Version,
 };
 use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
@@ -17,7 +18,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{LazyLock, Mutex};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_base::pool::start_thread;
@@ -248,31 +249,46 @@ impl Store for DirectoryStore {
         self.record_change(&to_entry)
     }
 
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<Option<Permissions>> {
+    fn set_file_attribute(
+        &self,
+        key: &Key,
+        attribute: FileAttribute,
+    ) -> Result<Option<Permissions>> {
         let path = key.as_str();
-        let mut mode = Mode::from_raw_mode(mode & 0o777);
-        if target == ModeTarget::Next {
-            mode -= *UMASK;
-        }
-        let find = || self.open_key(path, OFlags::PATH);
-        let mut found = find()?;
+        let mut found = self.open_key(path, OFlags::PATH)?;
+        let mut next = None;
         if found.is_none() {
+            next = match attribute {
+                FileAttribute::Mode(mode) => Some(Mode::from_raw_mode(mode & 0o777)),
+                FileAttribute::NextMode(mode) => Some(Mode::from_raw_mode(mode & 0o777) - *UMASK),
+                FileAttribute::Modified(_) => None,
+            };
+            let Some(mode) = next else {
+                return Ok(None);
+            };
             lock(&self.next_modes).put(path.to_string(), mode);
             // what was created meanwhile may not have got the mode
-            found = find()?;
-            if found.is_some() {
-                lock(&self.next_modes).pop(path);
-            }
+            found = self.open_key(path, OFlags::PATH)?;
         }
         let Some(file) = found else {
             let user = rustix::process::geteuid().as_raw();
             let group = rustix::process::getegid().as_raw();
-            return Ok(Some(Permissions::new(mode.as_raw_mode(), user, group)));
+            return Ok(next.map(|mode| Permissions::new(mode.as_raw_mode(), user, group)));
         };
-        if target == ModeTarget::Existing {
-            // a file that is only a path has no mode to set, but its link in /proc leads to it
-            let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-            fs::chmodat(fs::CWD, link, mode, AtFlags::empty())?;
+        if next.is_some() {
+            lock(&self.next_modes).pop(path);
+        }
+        // a file that is only a path has no mode to set, but its link in /proc leads to it
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match attribute {
+            FileAttribute::Mode(mode) => {
+                let mode = Mode::from_raw_mode(mode & 0o777);
+                fs::chmodat(fs::CWD, link, mode, AtFlags::empty())?;
+            }
+            FileAttribute::NextMode(_) => {}
+            FileAttribute::Modified(time) => {
+                fs::utimensat(fs::CWD, link, &modified_at(time)?, AtFlags::empty())?;
+            }
         }
         Ok(stat_of(&file)?.permissions)
     }
@@ -576,16 +592,40 @@ fn keep_owner_and_mode(file: &File, old: &fs::Stat) {
 /// the same version.
 fn set_unique_time(file: &File) {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let omitted = fs::Timespec {
-        tv_sec: 0,
-        tv_nsec: fs::UTIME_OMIT,
-    };
-    let times = fs::Timestamps {
-        last_access: omitted,
-        last_modification: now,
-    };
     // file systems without times refuse
-    let _ = fs::futimens(file, &times);
+    let _ = fs::futimens(file, &modification(now));
+}
+
+/// Returns times that set that of the last modification alone; `None` stands for the present.
+///
+/// # Errors
+///
+/// EINVAL for a time that a file cannot have.
+fn modified_at(time: Option<SystemTime>) -> Result<fs::Timestamps> {
+    let Some(time) = time else {
+        return Ok(modification(special(fs::UTIME_NOW)));
+    };
+    let nanoseconds = match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => since.as_nanos().cast_signed(),
+        Err(before) => -before.duration().as_nanos().cast_signed(),
+    };
+    let seconds = i64::try_from(nanoseconds.div_euclid(1_000_000_000));
+    let time = fs::Timespec {
+        tv_sec: seconds.map_err(|_| Error::system(libc::EINVAL))?,
+        tv_nsec: nanoseconds.rem_euclid(1_000_000_000) as fs::Nsecs,
+    };
+    Ok(modification(time))
+}
+
+fn modification(time: fs::Timespec) -> fs::Timestamps {
+    fs::Timestamps {
+        last_access: special(fs::UTIME_OMIT),
+        last_modification: time,
+    }
+}
+
+fn special(tv_nsec: fs::Nsecs) -> fs::Timespec {
+    fs::Timespec { tv_sec: 0, tv_nsec }
 }
 
 fn is_at_or_below(path: &str, ancestor: &str) -> bool {

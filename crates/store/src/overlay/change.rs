@@ -4,14 +4,14 @@ use super::OverlayStore;
 use super::record::{self, ChangeKind, ChangeRecord, RECORDS};
 use crate::pieces::need_old;
 use crate::{
-    Entry, EntryKind, Key, KeyLock, ModeTarget, Permissions, Readable, Replaces, Space, Stat,
+    Entry, EntryKind, FileAttribute, Key, KeyLock, Permissions, Readable, Replaces, Space, Stat,
     Store, ValuePiece, Version, check_prefix, check_rename,
 };
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::time::Instant;
-use zarrfs_base::error::{Error, Result};
+use std::time::{Instant, SystemTime};
+use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::spill_file::unnamed_file;
 
@@ -57,8 +57,28 @@ impl Store for OverlayStore {
         })
     }
 
-    fn set_mode(&self, key: &Key, mode: u32, target: ModeTarget) -> Result<Option<Permissions>> {
-        self.upper.set_mode(key, mode, target)
+    /// Sets an attribute in the upper store. A value of the lower store is copied before.
+    fn set_file_attribute(
+        &self,
+        key: &Key,
+        attribute: FileAttribute,
+    ) -> Result<Option<Permissions>> {
+        let shown = self.stat(key)?;
+        match (&shown, attribute) {
+            (None, _) | (_, FileAttribute::NextMode(_)) => {}
+            (Some(_), FileAttribute::Mode(mode)) => {
+                self.check_mode(key, mode)?;
+                self.copy_up(key)?;
+            }
+            (Some(_), FileAttribute::Modified(_)) => self.copy_up(key)?,
+        }
+        let set = self.upper.set_file_attribute(key, attribute)?;
+        match self.stat(key)? {
+            Some(stat) => Ok(stat.permissions),
+            None => Ok(set
+                .map(Permissions::written_by_owner)
+                .filter(|_| self.has_modes)),
+        }
     }
 
     fn delete(&self, key: &Key) -> Result<bool> {
@@ -136,6 +156,36 @@ impl Store for OverlayStore {
 }
 
 impl OverlayStore {
+    /// Checks that the view will show `mode` if the upper store has it.
+    ///
+    /// # Errors
+    ///
+    /// EPERM if it won't: nobody but the owner may write, or see more than below.
+    fn check_mode(&self, key: &Key, mode: u32) -> Result<()> {
+        let user = rustix::process::geteuid().as_raw();
+        let group = rustix::process::getegid().as_raw();
+        let set = Stat {
+            permissions: Some(Permissions::new(mode, user, group)),
+            ..Stat::value(0, SystemTime::UNIX_EPOCH, Version::Count(0))
+        };
+        let shown = self.shown_above(set, self.lower.stat(key)).permissions;
+        if shown.is_none_or(|shown| shown.mode() == mode) {
+            return Ok(());
+        }
+        let why = "in an overlay only the owner may write, and the mode grants no more than below";
+        Err(Error::new(Kind::System(libc::EPERM), why).context(key))
+    }
+
+    /// Has the upper store hold a value or prefix that exists.
+    fn copy_up(&self, key: &Key) -> Result<()> {
+        if self.kind(key)? == Some(EntryKind::Value) {
+            return self.writable_file(key, false, false).map(drop);
+        }
+        let _lock = self.changing.exclusive(&[key]);
+        self.open_parents(key)?;
+        self.open_prefix(key, self.record(key)?)
+    }
+
     /// Returns the value before a change, whose caller has locked the key.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 use zarrfs_base::memory::lock;
 use zarrfs_store::{Key, Permissions};
 
@@ -21,8 +22,16 @@ struct Creation {
     number: u64,
     /// Number of open files of this creation.
     files: usize,
+    attributes: CreatedAttributes,
+}
+
+/// The attributes of a chunk that may not be stored yet.
+#[derive(Clone, Copy, Debug)]
+pub struct CreatedAttributes {
     /// The permissions that the chunk gets when it is stored.
-    permissions: Option<Permissions>,
+    pub permissions: Option<Permissions>,
+    /// The time of the last write, or the one that a program has set since.
+    pub modified: SystemTime,
 }
 
 impl CreatedChunks {
@@ -33,7 +42,10 @@ impl CreatedChunks {
         let new = || Creation {
             number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
             files: 0,
-            permissions,
+            attributes: CreatedAttributes {
+                permissions,
+                modified: SystemTime::now(),
+            },
         };
         let creation = created.entry(path).or_insert_with(new);
         creation.files += 1;
@@ -51,20 +63,18 @@ impl CreatedChunks {
 
     /// Returns whether the chunk file at `path` was created and is still open.
     pub fn contains(&self, path: &Key) -> bool {
-        self.permissions(path).is_some()
+        self.attributes(path).is_some()
     }
 
-    /// Returns the permissions of the chunk file at `path`, or `None` unless it was created and is
-    /// still open.
-    pub fn permissions(&self, path: &Key) -> Option<Option<Permissions>> {
-        let created = lock(&self.created);
-        Some(created.get(path)?.permissions)
+    /// Returns the attributes of the chunk file at `path`, if it was created and is still open.
+    pub fn attributes(&self, path: &Key) -> Option<CreatedAttributes> {
+        Some(lock(&self.created).get(path)?.attributes)
     }
 
-    /// Changes the permissions of the chunk file at `path`, if it was created and is still open.
-    pub fn set_permissions(&self, path: &Key, permissions: Option<Permissions>) {
+    /// Changes the attributes of the chunk file at `path`, if it was created and is still open.
+    pub fn change(&self, path: &Key, change: impl FnOnce(&mut CreatedAttributes)) {
         if let Some(creation) = lock(&self.created).get_mut(path) {
-            creation.permissions = permissions;
+            change(&mut creation.attributes);
         }
     }
 
