@@ -1,6 +1,6 @@
-//! Modes and modification times of files and directories. What is stored under a key of its own has
-//! them in the store; other files grant what the files that they are made of grant (`fs::tree`), and
-//! have the time of the last change of these.
+//! Modes and modification times of files and directories. What is stored under a key of its own
+//! has them in the store; other files grant what the files that they are made of grant
+//! (`fs::tree`), and have the time of the last change of these.
 
 use super::{Change, Fs};
 use crate::fs::tree::Node;

@@ -1,5 +1,5 @@
-//! "New times of what is stored under a key of its own are stored, and shown at once": programs that
-//! copy files compare times, and send those again that differ.
+//! "New times of what is stored under a key of its own are stored, and shown at once": programs
+//! that copy files compare times, and send those again that differ.
 
 use super::permissions::{V2, V3};
 use crate::support::{self, Mount, announce, is_installed};

@@ -614,8 +614,8 @@ pub trait Store: Readable {
     }
 
     /// Sets an attribute of a value or prefix. A value that is replaced keeps its permission bits,
-    /// and gets a new modification time. Returns the permissions that the value or prefix has now or
-    /// is created with; a store without modes ignores attributes and returns `None`.
+    /// and gets a new modification time. Returns the permissions that the value or prefix has now
+    /// or is created with; a store without modes ignores attributes and returns `None`.
     ///
     /// # Errors
     ///
