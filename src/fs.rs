@@ -21,6 +21,7 @@ mod early_files;
 mod encoded_values;
 mod files;
 mod flush;
+mod lost_names;
 mod metrics;
 mod modes;
 mod names;
@@ -47,6 +48,7 @@ use files::control::Fact;
 use files::draft::Drafts;
 use files::plain::PlainFile;
 use files::{Handles, NewFile, OpenFile, OpenedTexts};
+use lost_names::LostNames;
 pub use opened_file::{KernelPages, OpenedFile};
 pub use page_guards::GuardId;
 use page_guards::PageGuards;
@@ -148,6 +150,7 @@ pub struct Fs {
     /// Protects the list alone.
     facts: Mutex<Vec<Fact>>,
     unlinked: UnlinkedNames,
+    lost: LostNames,
     copies: Copies,
     stats: Arc<Stats>,
     files: Handles<dyn OpenFile>,
@@ -188,6 +191,7 @@ impl Fs {
             syncs: Syncs::default(),
             facts: Mutex::default(),
             unlinked: UnlinkedNames::new(),
+            lost: LostNames::new(),
             copies: Copies::new(),
             cache,
             stats,
@@ -234,27 +238,30 @@ impl Fs {
 
     /// Returns the attributes of an inode, with the size that it has unless it is truncated.
     fn whole_attributes(&self, inode: u64) -> Result<Attributes> {
-        if let Some(attributes) = self.attributes_while_open(inode) {
-            return Ok(Attributes {
-                inode,
-                ..attributes
-            });
-        }
-        let node = self.tree.node(inode)?;
-        match &*node {
-            Node::Chunk(key, name) => self.settle(key, Some(name)),
-            Node::Value(key) => self.settle_object(key),
-            _ => {}
-        }
-        let attributes = match self.tree.attributes(&node) {
+        let named = self.tree.node(inode);
+        let named = named.and_then(|node| self.named_attributes(&node));
+        let attributes = match named {
             // the name may show another file meanwhile, or none
-            Err(e) if e.errno() == libc::ESTALE => self.unlinked_file(inode).ok_or(e)?.1,
-            attributes => self.sized(&node, attributes?)?,
+            Err(e) if e.errno() == libc::ESTALE => self.lost_attributes(inode).ok_or(e)?,
+            attributes => attributes?,
         };
         Ok(Attributes {
             inode,
             ..attributes
         })
+    }
+
+    /// Returns the attributes of a node that had a name just now.
+    fn named_attributes(&self, node: &Node) -> Result<Attributes> {
+        if let Some(attributes) = self.attributes_while_open(node) {
+            return Ok(attributes);
+        }
+        match node {
+            Node::Chunk(key, name) => self.settle(key, Some(name)),
+            Node::Value(key) => self.settle_object(key),
+            _ => {}
+        }
+        self.sized(node, self.tree.attributes(node)?)
     }
 
     /// Returns the extended attributes that `audience` may read, each with its value; with `wanted`
@@ -310,6 +317,21 @@ impl Fs {
         if for_writing {
             self.writable()?;
         }
+        let node = self.tree.node(inode).ok();
+        let chunk = node.filter(|node| for_writing && matches!(**node, Node::Chunk(..)));
+        let opening = chunk.map(|node| self.lost.opening(&node.path()));
+        let opened = self.open_named(audience, inode, for_writing, direct);
+        drop(opening);
+        opened.or_else(|e| self.open_lost(inode, e))
+    }
+
+    fn open_named(
+        &self,
+        audience: Audience,
+        inode: u64,
+        for_writing: bool,
+        direct: bool,
+    ) -> Result<OpenedFile> {
         self.truncations.settle(inode);
         let node = self.tree.node(inode)?;
         if for_writing {

@@ -44,12 +44,20 @@ pub struct DirectoryEntry<'a> {
 impl Fs {
     /// Opens a directory and returns its handle.
     pub fn open_directory(&self, inode: u64) -> Result<u64> {
-        let node = self.tree.node(inode)?;
+        let node = match self.tree.node(inode) {
+            Ok(node) => node,
+            // another program has removed it since the kernel has found it
+            Err(e) => self
+                .tree
+                .lost(inode)
+                .filter(|node| node.is_directory())
+                .ok_or(e)?,
+        };
         if let Node::Directory(key) = &*node {
             self.settle(key, None);
             self.tree.look_ahead(key);
         }
-        let names = self.tree.names(&node)?;
+        let names = self.names_in(inode, &node)?;
         self.unlinked.listed(&node.path());
         let stream = DirectoryStream {
             inode,
@@ -60,6 +68,22 @@ impl Fs {
             pending: VecDeque::new(),
         };
         Ok(self.directories.insert(Arc::new(Mutex::new(stream))))
+    }
+
+    /// Returns the names in a directory: none if it was removed through the mount.
+    fn names_in(&self, inode: u64, node: &Node) -> Result<NameStream> {
+        if self.tree.lost(inode).is_some() {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        match self.tree.names(node) {
+            Err(e)
+                if [libc::ESTALE, libc::ENOENT].contains(&e.errno())
+                    && self.is_removed(inode, node) =>
+            {
+                Ok(Box::new(std::iter::empty()))
+            }
+            names => names,
+        }
     }
 
     /// Closes a directory.
@@ -171,7 +195,7 @@ impl Fs {
             self.tree.record_use();
         }
         if from < stream.position {
-            stream.names = self.tree.names(&stream.node)?;
+            stream.names = self.names_in(stream.inode, &stream.node)?;
             stream.position = 0;
             stream.pending.clear();
         }

@@ -20,6 +20,9 @@ const MAX_OBJECTS: u64 = (1 << 31) - 1;
 /// in memory.
 pub(super) const MAX_PLAIN: u64 = 1 << 30;
 
+/// Maximum number of attempts to open a file that other programs remove and create.
+const ATTEMPTS: u32 = 100;
+
 /// The prefix of extended attributes that are user attributes of a group or array.
 const ATTRIBUTE: &str = "user.zarr.attrs.";
 
@@ -70,31 +73,29 @@ impl Fs {
         }
     }
 
-    /// Returns the attributes of a file that is being written, or was removed while it is open;
-    /// `None` for any other file.
-    pub(super) fn attributes_while_open(&self, inode: u64) -> Option<Attributes> {
-        match self.tree.node(inode) {
-            Ok(node) => {
-                let draft = self
-                    .drafts
-                    .get(&node.path())
-                    .and_then(|draft| self.draft_attributes(&draft));
-                draft.or_else(|| self.created_attributes(&node))
-            }
-            Err(_) => self.unlinked_file(inode).map(|(_, attributes)| attributes),
-        }
+    /// Returns the attributes of a file that is being written; `None` for any other file.
+    pub(super) fn attributes_while_open(&self, node: &Node) -> Option<Attributes> {
+        let draft = self
+            .drafts
+            .get(&node.path())
+            .and_then(|draft| self.draft_attributes(&draft));
+        draft.or_else(|| self.created_attributes(node))
     }
 
-    /// Returns an open file with this inode number that has lost its name, and its attributes.
+    /// Returns an open or kept file with this inode number that has lost its name, and its
+    /// attributes.
     pub(super) fn unlinked_file(&self, inode: u64) -> Option<(Arc<dyn OpenFile>, Attributes)> {
         let files = self.files.matching(|file| file.inode() == inode);
-        files.into_iter().find_map(|file| {
-            let attributes = Attributes {
-                is_removed: true,
-                ..file.unlinked_attributes(self)?
-            };
-            Some((file, attributes))
-        })
+        files
+            .into_iter()
+            .chain(self.kept_file(inode))
+            .find_map(|file| {
+                let attributes = Attributes {
+                    is_removed: true,
+                    ..file.unlinked_attributes(self)?
+                };
+                Some((file, attributes))
+            })
     }
 
     /// Returns the attributes of a draft that is not stored yet.
@@ -354,14 +355,17 @@ impl Fs {
         match found.map(|(node, _)| node) {
             None => Err(Error::system(libc::ENOENT)),
             Some(Node::Directory(key)) => {
-                let _alone = self.resizing.alone(&[&key]);
-                self.check_empty(&key)?;
-                // removed chunks may still be in shards
-                self.flush_below(&key)?;
-                self.tree.hierarchy().remove_node(&key)?;
-                self.forget_below(&key);
-                self.tree.removed(&Node::Directory(key));
-                Ok(())
+                let node = Node::Directory(key.clone());
+                self.change().losing(&node, || {
+                    let _alone = self.resizing.alone(&[&key]);
+                    self.check_empty(&key)?;
+                    // removed chunks may still be in shards
+                    self.flush_below(&key)?;
+                    self.tree.hierarchy().remove_node(&key)?;
+                    self.forget_below(&key);
+                    self.tree.removed(&node);
+                    Ok(())
+                })
             }
             Some(Node::ControlDirectory) => Err(Error::system(libc::EPERM)),
             // it exists as long as its array, so that a tree can be removed
@@ -471,25 +475,24 @@ impl Change<'_> {
         self.tree
             .hierarchy()
             .check_not_archived(&parent.path().child(&name)?)?;
-        let found = self.find(&parent, &name)?;
-        // it may be created under another name than the one that is looked up next
-        let path = match &found {
-            Some((node, _)) => node.path(),
-            None => parent.path().child(&name)?,
-        };
-        let was_removed = self.unlinked.remove(&path);
-        let (attributes, new) = match found {
-            Some((node, _)) => {
-                if exclusive && !was_removed {
-                    return Err(Error::system(libc::EEXIST));
-                }
-                return self.open_existing(node, truncate || exclusive);
+        // other programs may remove the file, and create it anew
+        let mut attempts = 0..ATTEMPTS;
+        while let Some((node, _)) = self.find(&parent, &name)? {
+            // it may be created under another name than the one that is looked up next
+            let was_removed = self.unlinked.remove(&node.path());
+            if exclusive && !was_removed {
+                return Err(Error::system(libc::EEXIST));
             }
-            None => {
-                let target = self.tree.target(&parent, &name)?;
-                self.create_new(target, &name, exclusive, mode)?
+            match self.open_existing(node, truncate || exclusive) {
+                Err(e) if e.errno() == libc::ESTALE && attempts.next().is_some() => {}
+                opened => return opened,
             }
-        };
+        }
+        let path = parent.path().child(&name)?;
+        self.unlinked.remove(&path);
+        let _opening = self.lost.opening(&path);
+        let target = self.tree.target(&parent, &name)?;
+        let (attributes, new) = self.create_new(target, &name, exclusive, mode)?;
         let is_chunk = new.file.as_chunk().is_some();
         let opened = self.insert(new);
         Ok((
@@ -532,10 +535,10 @@ impl Change<'_> {
         ) {
             self.unlinked.add(node.path());
         }
-        if matches!(node, Node::Chunk(..)) {
-            return self.unlink_chunk(&node);
-        }
-        self.remove(&node)
+        self.losing(&node, || match node {
+            Node::Chunk(..) => self.unlink_chunk(&node),
+            _ => self.remove(&node),
+        })
     }
 
     pub(super) fn remove(&self, node: &Node) -> Result<()> {
@@ -616,7 +619,7 @@ impl Change<'_> {
                 None => {
                     let file = match self.open_to_write(inode, &node) {
                         Err(e) if e.errno() == libc::ESTALE => {
-                            self.unlinked_file(inode).ok_or(e)?.0
+                            self.unnamed_file(inode, handle).ok_or(e)?
                         }
                         new => new?.file,
                     };
@@ -624,8 +627,16 @@ impl Change<'_> {
                     file.flush(self)?;
                 }
             },
-            Err(e) => self.unlinked_file(inode).ok_or(e)?.0.set_len(size)?,
+            Err(e) => self.unnamed_file(inode, handle).ok_or(e)?.set_len(size)?,
         }
         self.attributes(inode)
+    }
+
+    /// Returns the open file `handle` or, without a handle, one that has lost its name.
+    fn unnamed_file(&self, inode: u64, handle: Option<u64>) -> Option<Arc<dyn OpenFile>> {
+        match handle {
+            Some(handle) => self.files.get(handle).ok(),
+            None => self.unlinked_file(inode).map(|(file, _)| file),
+        }
     }
 }

@@ -157,33 +157,47 @@ impl Change<'_> {
             Some(node) if *node == source => return Ok(()),
             _ => {}
         }
-        match (&source, &there) {
+        match &there {
+            Some(node) => self.losing(node, || {
+                self.rename_found(&source, there.as_ref(), &to_directory, &to)
+            }),
+            None => self.rename_found(&source, None, &to_directory, &to),
+        }
+    }
+
+    /// Renames `source` to the name `to` of a directory, which `there` has.
+    fn rename_found(
+        &self,
+        source: &Node,
+        there: Option<&Node>,
+        to_directory: &Node,
+        to: &str,
+    ) -> Result<()> {
+        match (source, there) {
             // a view exists as long as its array
             (Node::ViewDirectory(..), _) | (_, Some(Node::ViewDirectory(..))) => {
                 Err(Error::system(libc::EPERM))
             }
-            (Node::Directory(key), None) => self.rename_directory(key, &to_directory, &to),
+            (Node::Directory(key), None) => self.rename_directory(key, to_directory, to),
             (Node::Directory(key), Some(Node::Directory(old))) => {
                 self.check_empty(old)?;
-                self.rename_directory(key, &to_directory, &to)
+                self.rename_directory(key, to_directory, to)
             }
             (Node::Directory(_), Some(_)) => Err(Error::system(libc::ENOTDIR)),
             (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
             (Node::Value(from), Some(to @ (Node::Header(..) | Node::Dataset(..)))) => {
-                self.store_draft(&source)?;
+                self.store_draft(source)?;
                 match self.copy_onto(from, to) {
-                    Err(e) if self.is_early(from, to, &e) => self.rename_early(&source, to),
+                    Err(e) if self.is_early(from, to, &e) => self.rename_early(source, to),
                     copied => {
-                        copied.map_err(|e| self.refused(&source, to, e))?;
-                        self.forget_moved(&source)
+                        copied.map_err(|e| self.refused(source, to, e))?;
+                        self.forget_moved(source)
                     }
                 }
             }
-            (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => self.rename_file(
-                &source,
-                self.tree.target(&to_directory, &to)?,
-                there.as_ref(),
-            ),
+            (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => {
+                self.rename_file(source, self.tree.target(to_directory, to)?, there)
+            }
             // flat bytes exist as long as their array
             _ => Err(Error::system(libc::EPERM)),
         }
@@ -234,10 +248,9 @@ impl Change<'_> {
                 .for_each(|file| file.end_writing());
             self.drafts.take(&source.path());
         }
-        let removed = self.remove(source);
         // a later file with the old name is another file
-        self.tree.removed(source);
-        removed
+        self.tree.became_another(source);
+        self.remove(source)
     }
 
     /// Stores the draft of a plain key in a store without files, because the key is about to be

@@ -219,6 +219,16 @@ impl Tree {
         self.live.forget(inode, count);
     }
 
+    /// Returns whether the kernel knows an inode number.
+    pub fn knows(&self, inode: u64) -> bool {
+        self.live.knows(inode)
+    }
+
+    /// Returns what an inode number has named until it was removed or replaced through the mount.
+    pub fn lost(&self, inode: u64) -> Option<Arc<Node>> {
+        self.live.lost(inode)
+    }
+
     /// Returns whether the kernel should be asked to forget names. Returns `true` once each time
     /// this becomes so.
     pub fn take_crowded(&self) -> bool {
@@ -385,6 +395,12 @@ impl Tree {
     /// until the kernel forgets them.
     pub fn removed(&self, node: &Node) {
         self.live.removed(node);
+        self.document_changed();
+    }
+
+    /// Records that the file `node` was renamed, and has become what another node shows.
+    pub fn became_another(&self, node: &Node) {
+        self.live.became_another(node);
         self.document_changed();
     }
 

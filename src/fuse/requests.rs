@@ -106,7 +106,7 @@ impl Filesystem for FuseServer {
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, count: u64) {
-        self.fs.tree().forget(inode.0, count);
+        self.fs.forget(inode.0, count);
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {

@@ -6,6 +6,7 @@ mod copied_back;
 mod data_raw;
 mod direct_writes;
 mod foreign_writer;
+mod lost_names;
 mod many_ways;
 mod names_model;
 mod namespace;

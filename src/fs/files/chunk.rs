@@ -89,6 +89,36 @@ impl ChunkFile {
         wait.lock(&self.draft)
     }
 
+    /// Reads the file under its name, as [`OpenFile::read`] does.
+    ///
+    /// # Errors
+    ///
+    /// ESTALE if it was removed.
+    fn read_named(
+        &self,
+        fs: &Fs,
+        offset: u64,
+        len: usize,
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<FoundBytes> {
+        let Some(array) = self.array.latest_if(fs, wait)? else {
+            return Ok(FoundBytes::MustWait);
+        };
+        match fs.read_chunk(&array, &self.name, offset, len, wait, out) {
+            Err(e) if e.errno() == libc::ESTALE && fs.created_chunks.contains(&self.path()) => {
+                let size = array.grid().chunk_size(self.chunk(&array)?) as u64;
+                let end = offset.saturating_add(len as u64).min(size);
+                out.clear();
+                out.resize(end.saturating_sub(offset) as usize, 0);
+                array.fill(out, offset);
+            }
+            Ok(FoundBytes::MustWait) => return Ok(FoundBytes::MustWait),
+            read => drop(read?),
+        }
+        self.overlay_draft(offset, out, wait)
+    }
+
     fn write_current(
         &self,
         fs: &Change,
@@ -357,27 +387,17 @@ impl OpenFile for ChunkFile {
         if let Some(removed) = self.removed.get() {
             return removed.read(fs, offset, len, wait, out);
         }
-        let Some(array) = self.array.latest_if(fs, wait)? else {
+        let read = self.read_named(fs, offset, len, wait, out);
+        if read.as_ref().is_err_and(|e| e.errno() == libc::ESTALE)
+            && self.is_removed(wait).is_none()
+        {
             return Ok(FoundBytes::MustWait);
-        };
-        match fs.read_chunk(&array, &self.name, offset, len, wait, out) {
-            Err(e) if e.errno() == libc::ESTALE && self.is_removed(wait) != Some(false) => {
-                return match self.removed.get() {
-                    Some(removed) => removed.read(fs, offset, len, wait, out),
-                    None => Ok(FoundBytes::MustWait),
-                };
-            }
-            Err(e) if e.errno() == libc::ESTALE && fs.created_chunks.contains(&self.path()) => {
-                let size = array.grid().chunk_size(self.chunk(&array)?) as u64;
-                let end = offset.saturating_add(len as u64).min(size);
-                out.clear();
-                out.resize(end.saturating_sub(offset) as usize, 0);
-                array.fill(out, offset);
-            }
-            Ok(FoundBytes::MustWait) => return Ok(FoundBytes::MustWait),
-            read => drop(read?),
         }
-        self.overlay_draft(offset, out, wait)
+        // it may have been removed meanwhile
+        match self.removed.get() {
+            Some(removed) => removed.read(fs, offset, len, wait, out),
+            None => read,
+        }
     }
 
     fn write(
@@ -465,6 +485,8 @@ impl OpenFile for ChunkFile {
     }
 
     fn unlinked_attributes(&self, fs: &Fs) -> Option<Attributes> {
+        // the chunk is gone before its bytes are kept
+        self.is_removed(Wait::Allowed);
         self.removed.get()?.unlinked_attributes(fs)
     }
 

@@ -70,7 +70,10 @@ impl OpenFile for PlainFile {
                 .store()
                 .get_range(key, offset..end, out)
                 .map_err(|e| e.context(key))?;
-            return got.map(|_| FoundBytes::Copied).ok_or_else(Error::stale);
+            // otherwise it is being removed
+            if got.is_some() {
+                return Ok(FoundBytes::Copied);
+            }
         }
         let file = self.file.as_ref().ok_or_else(Error::stale)?;
         out.resize(len, 0);

@@ -174,6 +174,15 @@ impl Tree {
         self.made(&node, size, size.div_ceil(512), modified, permissions)
     }
 
+    /// Returns the attributes of a directory that was removed, or `None` for a file.
+    pub fn removed_directory(&self, node: &Node) -> Option<Attributes> {
+        node.is_directory().then(|| Attributes {
+            is_removed: true,
+            lasting: false,
+            ..self.made(node, 0, 0, SystemTime::now(), None)
+        })
+    }
+
     /// Returns the attributes of a file that is shown as it is stored.
     pub(super) fn stored_attributes(&self, node: &Node, stat: &Stat) -> Attributes {
         self.made(

@@ -59,6 +59,8 @@ struct KnownNodes {
 struct Live {
     /// `None` once the node was removed.
     node: Option<Arc<Node>>,
+    /// The node, once it was removed.
+    lost: Option<Arc<Node>>,
     /// A number that no other node of this inode number has, also in other mounts: a file handle
     /// that a program has kept is not one of a file that has got the number since.
     generation: u32,
@@ -133,6 +135,7 @@ impl LiveNodes {
             known.generation = known.generation.wrapping_add(1);
             Live {
                 node: None,
+                lost: None,
                 generation: known.generation,
                 lookups: 0,
                 used: now,
@@ -147,7 +150,7 @@ impl LiveNodes {
         // the same path may have become something else
         if live.node.as_deref() != Some(&node) {
             let size = bytes_of(&node);
-            let old = live.node.replace(Arc::new(node));
+            let old = live.node.replace(Arc::new(node)).or(live.lost.take());
             known.bytes += size;
             known.bytes -= old.map_or(0, |old| bytes_of(&old));
         }
@@ -174,6 +177,16 @@ impl LiveNodes {
         }
     }
 
+    /// Returns the node that an inode number had until it was removed.
+    pub fn lost(&self, inode: u64) -> Option<Arc<Node>> {
+        lock(&self.known).nodes.get(&inode)?.lost.clone()
+    }
+
+    /// Returns whether the kernel knows an inode number.
+    pub fn knows(&self, inode: u64) -> bool {
+        lock(&self.known).nodes.contains_key(&inode)
+    }
+
     /// Subtracts `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
         let mut known = lock(&self.known);
@@ -181,11 +194,14 @@ impl LiveNodes {
             return;
         };
         live.lookups = live.lookups.saturating_sub(count);
-        if live.lookups == 0 {
-            known.remove(inode);
-            known.nodes.remove(&inode);
-            known.threshold = known.threshold.min(LIMIT.max(known.bytes + STEP));
+        if live.lookups > 0 {
+            return;
         }
+        known.remove(inode);
+        if let Some(lost) = known.nodes.remove(&inode).and_then(|live| live.lost) {
+            known.bytes -= bytes_of(&lost);
+        }
+        known.threshold = known.threshold.min(LIMIT.max(known.bytes + STEP));
     }
 
     /// Returns whether the kernel should be asked to forget names. Returns `true` once each time
@@ -241,6 +257,19 @@ impl LiveNodes {
         let mut known = lock(&self.known);
         for number in known.at_and_below(node) {
             known.remove(number);
+        }
+    }
+
+    /// Records that the file `node` has become what another node shows. The kernel takes its number
+    /// for that of the other node, until it looks that up.
+    pub fn became_another(&self, node: &Node) {
+        let known = &mut *lock(&self.known);
+        for number in known.at_and_below(node) {
+            known.remove(number);
+            let live = known.nodes.get_mut(&number);
+            if let Some(lost) = live.and_then(|live| live.lost.take()) {
+                known.bytes -= bytes_of(&lost);
+            }
         }
     }
 
@@ -321,13 +350,11 @@ impl KnownNodes {
     }
 
     fn remove(&mut self, number: u64) {
-        if let Some(node) = self
-            .nodes
-            .get_mut(&number)
-            .and_then(|live| live.node.take())
+        if let Some(live) = self.nodes.get_mut(&number)
+            && let Some(node) = live.node.take()
         {
-            self.bytes -= bytes_of(&node);
             self.numbers.remove(&place(&node));
+            live.lost = Some(node);
         }
     }
 
