@@ -53,7 +53,7 @@ impl ServeOptions {
             blocks: a.blocks,
             atime: a.modified,
             mtime: a.modified,
-            ctime: a.modified,
+            ctime: a.changed,
             crtime: a.modified,
             kind,
             perm: mode & !self.umask,

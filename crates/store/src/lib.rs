@@ -67,7 +67,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use zarrfs_base::error::{Error, Kind, Result};
 
 /// The identity of the content of a key: two different contents have two different versions.
@@ -264,6 +264,16 @@ impl Stat {
             kind: EntryKind::Prefix,
             ..Stat::value(0, SystemTime::UNIX_EPOCH, version)
         }
+    }
+
+    /// Returns when the content or an attribute has changed last. No program can set that time.
+    pub fn changed(&self) -> SystemTime {
+        let Version::File { changed, .. } = &self.version else {
+            return self.modified;
+        };
+        // files are not older than 1970
+        let since = u64::try_from(*changed).map(Duration::from_nanos);
+        SystemTime::UNIX_EPOCH + since.unwrap_or_default()
     }
 
     /// Returns the metadata with the permissions that both it and `by` grant.

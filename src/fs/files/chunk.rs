@@ -598,6 +598,7 @@ impl Fs {
             .file_attributes(size, created.modified, created.permissions);
         Some(Attributes {
             inode: self.tree.inode(node),
+            changed: created.changed,
             ..attributes
         })
     }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_store::{Permissions, read_at};
 
@@ -138,10 +138,17 @@ impl OpenFile for PlainFile {
         let metadata = self.file.as_ref()?.metadata().ok()?;
         let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         let permissions = Permissions::new(metadata.mode(), metadata.uid(), metadata.gid());
-        Some(
-            fs.tree
-                .file_attributes(metadata.len(), modified, Some(permissions)),
-        )
+        let attributes = fs
+            .tree
+            .file_attributes(metadata.len(), modified, Some(permissions));
+        let since = Duration::new(
+            metadata.ctime().try_into().unwrap_or_default(),
+            metadata.ctime_nsec().try_into().unwrap_or_default(),
+        );
+        Some(Attributes {
+            changed: SystemTime::UNIX_EPOCH + since,
+            ..attributes
+        })
     }
 
     fn end_writing(&self) {

@@ -21,8 +21,10 @@ pub enum Audience {
 /// What the groups and arrays that a file is made from have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SourcesStat {
-    /// Time of the last change of any of them.
+    /// Modification time of the latest of them.
     pub modified: SystemTime,
+    /// When any of them or its attributes have changed last.
+    pub changed: SystemTime,
     /// The permissions that all documents and chunks grant; `None` in a store without modes.
     pub permissions: Option<Permissions>,
     /// Hash of the versions of all documents and, in a store with modes, directories.
@@ -56,6 +58,7 @@ impl Tree {
     /// directories have no times, and are not looked up.
     pub(super) fn of_sources(&self, keys: &[Key]) -> Result<SourcesStat> {
         let mut modified = SystemTime::UNIX_EPOCH;
+        let mut changed = SystemTime::UNIX_EPOCH;
         let mut granted = None;
         let mut versions = DefaultHasher::new();
         let mut has_modes = true;
@@ -63,6 +66,7 @@ impl Tree {
             if has_modes {
                 let directory = self.stat(key)?;
                 modified = modified.max(directory.modified);
+                changed = changed.max(directory.changed());
                 directory.version.hash(&mut versions);
                 granted = both(granted, directory.permissions.map(Permissions::inside));
                 has_modes = directory.permissions.is_some();
@@ -78,6 +82,7 @@ impl Tree {
                 documents => {
                     for document in documents? {
                         modified = modified.max(document.modified);
+                        changed = changed.max(document.changed());
                         document.version.hash(&mut versions);
                         granted = both(granted, document.permissions);
                     }
@@ -86,6 +91,7 @@ impl Tree {
         }
         Ok(SourcesStat {
             modified,
+            changed: changed.max(modified),
             permissions: granted,
             versions: versions.finish(),
         })

@@ -29,6 +29,8 @@ pub struct Attributes {
     pub blocks: u64,
     /// Modification time of the stored data.
     pub modified: SystemTime,
+    /// When the stored data or its attributes have changed last.
+    pub changed: SystemTime,
     /// Preferred size of a read in bytes.
     pub block_size: u32,
     /// The permissions of the stored files that the node is made of; `None` if the store has no
@@ -63,7 +65,7 @@ impl Tree {
         match node {
             Node::Directory(key) | Node::Unreadable(key) => {
                 let stat = self.stat(key)?;
-                Ok(self.made(node, 0, 0, stat.modified, stat.permissions))
+                Ok(self.directory_attributes(node, &stat))
             }
             Node::Flat(key) => self.flat_attributes(node, key),
             Node::Chunk(key, name) => {
@@ -85,7 +87,7 @@ impl Tree {
                 // the kernel does not know that the directory goes with the array
                 Ok(Attributes {
                     lasting: false,
-                    ..self.made(node, 0, 0, stat.modified, stat.permissions)
+                    ..self.directory_attributes(node, &stat)
                 })
             }
             Node::Metadata(key, file) => Ok(self.stored_attributes(
@@ -137,14 +139,19 @@ impl Tree {
         let modified = modified
             .max(stored.newest)
             .max(array.freshness().last_write());
+        let changed = document.iter().map(Stat::changed);
+        let changed = changed.fold(modified.max(directory.changed()), SystemTime::max);
         let permissions = access::of_flat(document.as_ref(), &directory);
-        Ok(self.made(
-            node,
-            array.size(),
-            stored.bytes.div_ceil(512),
-            modified,
-            permissions,
-        ))
+        Ok(Attributes {
+            changed,
+            ..self.made(
+                node,
+                array.size(),
+                stored.bytes.div_ceil(512),
+                modified,
+                permissions,
+            )
+        })
     }
 
     /// Returns the size of a decoded chunk in bytes. A chunk of objects has to be decoded; if that
@@ -183,15 +190,26 @@ impl Tree {
         })
     }
 
+    /// Returns the attributes of a directory, or of a node that cannot be read.
+    pub(super) fn directory_attributes(&self, node: &Node, stat: &Stat) -> Attributes {
+        Attributes {
+            changed: stat.changed(),
+            ..self.made(node, 0, 0, stat.modified, stat.permissions)
+        }
+    }
+
     /// Returns the attributes of a file that is shown as it is stored.
     pub(super) fn stored_attributes(&self, node: &Node, stat: &Stat) -> Attributes {
-        self.made(
-            node,
-            stat.size,
-            stat.size.div_ceil(512),
-            stat.modified,
-            stat.permissions,
-        )
+        Attributes {
+            changed: stat.changed(),
+            ..self.made(
+                node,
+                stat.size,
+                stat.size.div_ceil(512),
+                stat.modified,
+                stat.permissions,
+            )
+        }
     }
 
     /// Returns the attributes of a chunk of `size` decoded bytes.
@@ -204,6 +222,7 @@ impl Tree {
             stat.permissions,
         );
         Attributes {
+            changed: stat.changed(),
             lasting: true,
             ..attributes
         }
@@ -230,6 +249,7 @@ impl Tree {
             size,
             blocks,
             modified,
+            changed: modified,
             block_size,
             permissions,
             is_stored: matches!(

@@ -453,7 +453,7 @@ impl Tree {
                 }
                 dataset => {
                     let Dataset { file, sources, .. } = dataset?;
-                    Ok(self.made_of(node, &file, sources.modified, sources.permissions))
+                    Ok(self.made_of(node, &file, sources.modified, &sources))
                 }
             },
             Node::Header(..) | Node::ViewFile(..) => {
@@ -474,8 +474,7 @@ impl Tree {
         };
         let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
         let modified = modified.max(self.view_modified(node)?);
-        let permissions = self.of_sources(&file.sources)?.permissions;
-        Ok(self.made_of(node, file, modified, permissions))
+        Ok(self.made_of(node, file, modified, &self.of_sources(&file.sources)?))
     }
 
     /// Builds the attributes of a header or container.
@@ -484,7 +483,7 @@ impl Tree {
         node: &Node,
         file: &Composite,
         modified: SystemTime,
-        permissions: Option<Permissions>,
+        sources: &SourcesStat,
     ) -> Attributes {
         let own: u64 = file
             .parts()
@@ -492,13 +491,16 @@ impl Tree {
             .filter(|p| p.content.is_own())
             .map(|p| p.len)
             .sum();
-        self.made(
-            node,
-            file.size(),
-            own.div_ceil(512).max(1),
-            modified,
-            permissions,
-        )
+        Attributes {
+            changed: sources.changed.max(modified),
+            ..self.made(
+                node,
+                file.size(),
+                own.div_ceil(512).max(1),
+                modified,
+                sources.permissions,
+            )
+        }
     }
 }
 

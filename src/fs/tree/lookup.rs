@@ -218,7 +218,7 @@ impl Tree {
                 self.chunk_attributes(&node, array.grid().chunk_size(*chunk) as u64, &stat)
             }
             (_, Node::Value(_)) => self.stored_attributes(&node, &stat),
-            _ => self.made(&node, 0, 0, stat.modified, stat.permissions),
+            _ => self.directory_attributes(&node, &stat),
         };
         (node, attributes)
     }

@@ -32,6 +32,8 @@ pub struct CreatedAttributes {
     pub permissions: Option<Permissions>,
     /// The time of the last write, or the one that a program has set since.
     pub modified: SystemTime,
+    /// The time of the last write or change of these attributes.
+    pub changed: SystemTime,
 }
 
 impl CreatedChunks {
@@ -39,12 +41,14 @@ impl CreatedChunks {
     /// number. Without a current creation, a new one with these permissions begins.
     pub fn opened(&self, path: Key, permissions: Option<Permissions>) -> u64 {
         let mut created = lock(&self.created);
+        let now = SystemTime::now();
         let new = || Creation {
             number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
             files: 0,
             attributes: CreatedAttributes {
                 permissions,
-                modified: SystemTime::now(),
+                modified: now,
+                changed: now,
             },
         };
         let creation = created.entry(path).or_insert_with(new);
@@ -75,6 +79,7 @@ impl CreatedChunks {
     pub fn change(&self, path: &Key, change: impl FnOnce(&mut CreatedAttributes)) {
         if let Some(creation) = lock(&self.created).get_mut(path) {
             change(&mut creation.attributes);
+            creation.attributes.changed = SystemTime::now();
         }
     }
 
