@@ -47,7 +47,7 @@ use files::chunk::created::CreatedChunks;
 use files::control::Fact;
 use files::draft::Drafts;
 use files::plain::PlainFile;
-use files::{Handles, NewFile, OpenFile, OpenedTexts};
+use files::{Handles, LoadedBlocks, NewFile, OpenFile, OpenedTexts};
 use lost_names::LostNames;
 pub use opened_file::{KernelPages, OpenedFile};
 pub use page_guards::GuardId;
@@ -142,6 +142,7 @@ pub struct Fs {
     unsent_stale_pages: Mutex<HashMap<u64, Vec<GuardId>>>,
     waiting: WaitingWrites,
     opened_texts: Arc<OpenedTexts>,
+    loaded_blocks: Arc<LoadedBlocks>,
     drafts: Drafts,
     created_chunks: CreatedChunks,
     truncations: Truncations,
@@ -172,6 +173,7 @@ impl Fs {
                 options.spill.clone(),
             )?,
             opened_texts: OpenedTexts::new(options.spill.clone()),
+            loaded_blocks: LoadedBlocks::new(),
             options,
             resizing: Resizing::default(),
             write_back: Pool::growing(

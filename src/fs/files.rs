@@ -20,6 +20,7 @@ use crate::cache::{FoundBytes, Wait};
 use crate::fs::tree::Attributes;
 use chunk::ChunkFile;
 use composite::CompositeFile;
+pub use composite::blocks::LoadedBlocks;
 use flat::FlatFile;
 pub use flat::holes::Seek;
 pub(in crate::fs) use opened_text::OpenedTexts;

@@ -77,6 +77,37 @@ fn a_read_of_a_block_is_whole_or_an_error() {
     }
 }
 
+/// What the first request of a read has loaded is shown only as long as it is true.
+#[test]
+fn a_read_that_goes_on_shows_writes() {
+    let folder = store();
+    create(folder.path(), "x", (6, MIB), None);
+    let mount = Mount::new(folder.path(), &["--containers", "nc"]);
+    let raw = File::options().write(true).open(mount.join("x/data.raw"));
+    let raw = raw.unwrap();
+    let file = File::open(mount.join("dataset.nc")).unwrap();
+    let mut expected = vec![0; 6 * MIB];
+    let mut buffer = vec![0; MIB];
+    for round in 1..4 {
+        for (i, byte) in expected.iter_mut().enumerate() {
+            *byte = (i / 4096 + round) as u8;
+        }
+        raw.write_all_at(&expected, 0).unwrap();
+        for row in 0..6 {
+            file.read_exact_at(&mut buffer, (BLOCK + row * MIB) as u64)
+                .unwrap();
+            assert!(buffer == expected[row * MIB..][..MIB], "row {row}");
+            // of this row, of the next one, and of one in the next block
+            for at in [row * MIB + 9, row * MIB + MIB + 9, 5 * MIB + row] {
+                if let Some(byte) = expected.get_mut(at).filter(|_| round > 1) {
+                    *byte = 0xaa;
+                    raw.write_all_at(&[0xaa], at as u64).unwrap();
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn only_readers_of_a_damaged_array_see_it() {
     let Some(python) = env_path("ZARRFS_TEST_SERVERS") else {

@@ -3,7 +3,7 @@
 //! the part has one. Bytes that belong to no array cannot be changed, except the attributes in a
 //! header (`edit`) and the number of records (`growth`).
 
-mod blocks;
+pub mod blocks;
 mod early;
 mod edit;
 mod grown;
@@ -22,6 +22,7 @@ use crate::fs::tree::{Attributes, Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages, Seek};
+use blocks::LoadedRest;
 use early::WholeFile;
 use edit::{HeaderDraft, TextDraft};
 use held::HeldWrites;
@@ -68,8 +69,8 @@ pub struct CompositeFile {
     /// bytes, continues when that fails, and writes the header last (netCDF-C does so): from then
     /// on every write is refused.
     refused: AtomicBool,
-    /// The end of the latest request that the next one may continue: see `blocks`.
-    continued_at: AtomicU64,
+    /// What the next requests of a long read get. Protects the bytes alone.
+    loaded: Mutex<Option<LoadedRest>>,
     /// What a program writes that has truncated or created the file.
     whole: WholeFile,
     /// The file as which this one continues since its array has another length.
@@ -170,7 +171,7 @@ impl CompositeFile {
             held: Mutex::default(),
             torn: Mutex::default(),
             refused: AtomicBool::new(false),
-            continued_at: AtomicU64::new(u64::MAX),
+            loaded: Mutex::default(),
             whole: WholeFile::default(),
             next: OnceLock::new(),
         }
@@ -471,6 +472,43 @@ impl CompositeFile {
     }
 }
 
+impl CompositeFile {
+    /// Reads `len` bytes at `offset`, which lie in these slices, as [`OpenFile::read`] does.
+    fn read_slices(
+        &self,
+        fs: &Fs,
+        slices: &[FileSlice],
+        (offset, len): (u64, usize),
+        wait: Wait,
+        out: &mut Vec<u8>,
+    ) -> Result<FoundBytes> {
+        let end = offset.saturating_add(len as u64).min(self.size());
+        let len_here = end.saturating_sub(offset) as usize;
+        // most requests lie in one part and need no copy
+        if let [slice] = slices
+            && slice.part.is_flat()
+            && slice.len == len_here
+        {
+            return self.read_values(fs, slice, wait, out);
+        }
+        out.clear();
+        memory::resize(out, len_here)?;
+        let mut piece = Vec::new();
+        for slice in slices {
+            if let Some(own) = self.own_bytes(slice) {
+                slice.scatter(&own, out);
+                continue;
+            }
+            let found = self.read_values(fs, slice, wait, &mut piece)?;
+            if matches!(found, FoundBytes::MustWait) {
+                return Ok(found);
+            }
+            slice.scatter(found.bytes(&piece), out);
+        }
+        Ok(FoundBytes::Copied)
+    }
+}
+
 impl OpenFile for CompositeFile {
     fn inode(&self) -> u64 {
         self.inode
@@ -493,40 +531,19 @@ impl OpenFile for CompositeFile {
             }
         }
         let slices = self.slices(offset, len);
-        if blocks::is_read_in_blocks(&self.node)
-            && !self.load_rest_of_block(fs, (offset, len), wait, out)?
-        {
-            return Ok(FoundBytes::MustWait);
-        }
         if wait == Wait::Never {
             slices
                 .iter()
                 .for_each(|slice| self.record_access(fs, slice));
         }
-        let end = offset.saturating_add(len as u64).min(self.size());
-        let len_here = end.saturating_sub(offset) as usize;
-        // most requests lie in one part and need no copy
-        let mut found = if let [slice] = slices.as_slice()
-            && slice.part.is_flat()
-            && slice.len == len_here
-        {
-            self.read_values(fs, slice, wait, out)?
+        let in_block = if blocks::is_read_in_blocks(&self.node) {
+            self.read_in_block(fs, (offset, len), wait, out)?
         } else {
-            out.clear();
-            memory::resize(out, len_here)?;
-            let mut piece = Vec::new();
-            for slice in &slices {
-                if let Some(own) = self.own_bytes(slice) {
-                    slice.scatter(&own, out);
-                    continue;
-                }
-                let found = self.read_values(fs, slice, wait, &mut piece)?;
-                if matches!(found, FoundBytes::MustWait) {
-                    return Ok(found);
-                }
-                slice.scatter(found.bytes(&piece), out);
-            }
-            FoundBytes::Copied
+            None
+        };
+        let mut found = match in_block {
+            Some(found) => found,
+            None => self.read_slices(fs, &slices, (offset, len), wait, out)?,
         };
         let held = match Wait::Never.lock(&self.held) {
             None if wait == Wait::Allowed => {
