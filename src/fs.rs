@@ -274,7 +274,14 @@ impl Fs {
         audience: Audience,
         wanted: Option<&str>,
     ) -> Result<Vec<(String, Vec<u8>)>> {
-        self.tree.xattrs(&*self.tree.node(inode)?, audience, wanted)
+        let named = self.tree.node(inode);
+        match named.and_then(|node| self.tree.xattrs(&node, audience, wanted)) {
+            // a file without a name has none
+            Err(e) if e.errno() == libc::ESTALE => {
+                self.lost_attributes(inode).map(|_| Vec::new()).ok_or(e)
+            }
+            found => found,
+        }
     }
 
     /// Returns whether any file or directory is open. Control files do not count, nor does the

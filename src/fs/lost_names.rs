@@ -23,7 +23,7 @@ use zarrfs_store::{Key, SharedLock, SubtreeLocks};
 /// such as those of locks, again and again.
 const PATHS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
-/// Maximum number of kept files.
+/// Maximum number of kept files, a few for each path.
 const KEPT: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
 /// Maximum time that a request which has failed waits for the end of a removal, and the pause

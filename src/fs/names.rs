@@ -610,32 +610,37 @@ impl Change<'_> {
     /// EFBIG if a fixed size would have to grow.
     pub fn set_size(&self, inode: u64, size: u64, handle: Option<u64>) -> Result<Attributes> {
         self.writable()?;
-        match self.tree.node(inode) {
-            Ok(node) if self.has_fixed_size(&node)? => {
-                self.truncate_file(inode, &node, size, handle)?
+        let node = self.tree.node(inode);
+        match node.and_then(|node| self.set_size_of(inode, &node, size, handle)) {
+            // the file may have lost its name
+            Err(e) if e.errno() == libc::ESTALE => {
+                self.unnamed_file(inode, handle).ok_or(e)?.set_len(size)?;
             }
-            Ok(node) => match self.drafts.get(&node.path()) {
-                Some(draft) => draft.set_len(size)?,
-                None => {
-                    let file = match self.open_to_write(inode, &node) {
-                        Err(e) if e.errno() == libc::ESTALE => {
-                            self.unnamed_file(inode, handle).ok_or(e)?
-                        }
-                        new => new?.file,
-                    };
-                    file.set_len(size)?;
-                    file.flush(self)?;
-                }
-            },
-            Err(e) => self.unnamed_file(inode, handle).ok_or(e)?.set_len(size)?,
+            sized => sized?,
         }
         self.attributes(inode)
     }
 
-    /// Returns the open file `handle` or, without a handle, one that has lost its name.
+    fn set_size_of(&self, inode: u64, node: &Node, size: u64, handle: Option<u64>) -> Result<()> {
+        if self.has_fixed_size(node)? {
+            return self.truncate_file(inode, node, size, handle);
+        }
+        if let Some(draft) = self.drafts.get(&node.path()) {
+            return draft.set_len(size);
+        }
+        let file = self.open_to_write(inode, node)?.file;
+        file.set_len(size)?;
+        file.flush(self)
+    }
+
+    /// Returns the open file `handle` or, without a handle, any one, if its content outlives its
+    /// name.
     fn unnamed_file(&self, inode: u64, handle: Option<u64>) -> Option<Arc<dyn OpenFile>> {
         match handle {
-            Some(handle) => self.files.get(handle).ok(),
+            Some(handle) => {
+                let opened = self.files.get(handle).ok();
+                opened.filter(|file| file.unlinked_attributes(self).is_some())
+            }
             None => self.unlinked_file(inode).map(|(file, _)| file),
         }
     }

@@ -93,6 +93,8 @@ fn programs_that_create_and_remove_one_path_succeed() {
         let read = || {
             assert_outcome(File::open(&path), &[libc::ENOENT], name);
             assert_outcome(fs::metadata(&path), &[libc::ENOENT], name);
+            let listed = rustix::fs::llistxattr(&path, &mut [0; 4096][..]);
+            assert_outcome(listed.map_err(io::Error::from), &[libc::ENOENT], name);
         };
         against(4, 60, write, read).unwrap();
     }

@@ -463,6 +463,7 @@ impl OpenFile for ChunkFile {
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
+        self.is_removed(Wait::Allowed);
         let removed = self.removed.get();
         let removed = removed.ok_or_else(|| Error::system(libc::EPERM))?;
         removed.set_len(len)

@@ -160,7 +160,7 @@ impl OverlayStore {
     ///
     /// # Errors
     ///
-    /// EPERM if it won't: nobody but the owner may write, or see more than below.
+    /// EPERM if it won't: only the owner may write, and no user gets more rights than below.
     fn check_mode(&self, key: &Key, mode: u32) -> Result<()> {
         let user = rustix::process::geteuid().as_raw();
         let group = rustix::process::getegid().as_raw();
