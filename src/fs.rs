@@ -276,7 +276,7 @@ impl Fs {
     ) -> Result<Vec<(String, Vec<u8>)>> {
         let named = self.tree.node(inode);
         match named.and_then(|node| self.tree.xattrs(&node, audience, wanted)) {
-            // a file without a name has none
+            // a file without a name has no extended attributes
             Err(e) if e.errno() == libc::ESTALE => {
                 self.lost_attributes(inode).map(|_| Vec::new()).ok_or(e)
             }

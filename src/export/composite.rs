@@ -48,7 +48,7 @@ pub struct GrowingArrays {
     pub fixed: Option<String>,
 }
 
-/// Minimum size in bytes of padding that is a hole: that of a page.
+/// Minimum size in bytes of a hole: one page. Smaller padding is data.
 const MIN_HOLE: u64 = 4096;
 
 /// A run of bytes of a [`Composite`].

@@ -70,7 +70,7 @@ impl Fs {
         Ok(self.directories.insert(Arc::new(Mutex::new(stream))))
     }
 
-    /// Returns the names in a directory: none if it was removed through the mount.
+    /// Returns the names in a directory. One that was removed through the mount is empty.
     fn names_in(&self, inode: u64, node: &Node) -> Result<NameStream> {
         if self.tree.lost(inode).is_some() {
             return Ok(Box::new(std::iter::empty()));

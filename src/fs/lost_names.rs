@@ -19,8 +19,8 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_store::{Key, SharedLock, SubtreeLocks};
 
-/// Maximum number of paths for which a request has failed: programs create and remove a few names,
-/// such as those of locks, again and again.
+/// Maximum number of recorded paths: programs create and remove a few names, such as names of lock
+/// files, again and again.
 const PATHS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
 /// Maximum number of kept files, a few for each path.
@@ -33,8 +33,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The files that lose their names.
 pub struct LostNames {
-    /// Locks of paths: exclusive ones for removals, shared ones for openings of files whose writes
-    /// a removal must not miss. They are taken before all other locks.
+    /// Locks of paths. A removal takes an exclusive lock, and the opening of a file whose writes a
+    /// removal must not miss takes a shared lock. A thread takes them before all other locks.
     paths: SubtreeLocks,
     /// Protects the maps.
     state: Mutex<LosingState>,

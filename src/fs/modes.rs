@@ -1,6 +1,6 @@
-//! Modes and modification times of files and directories. What is stored under a key of its own
-//! has them in the store; other files grant what the files that they are made of grant
-//! (`fs::tree`), and have the time of the last change of these.
+//! Modes and modification times of files and directories. A value or prefix under a key of its own
+//! has both in the store. Any other file grants what all its sources grant (`fs::tree`), and has
+//! the time of its latest source.
 
 use super::{Change, Fs};
 use crate::fs::tree::Node;
@@ -70,9 +70,9 @@ impl Fs {
 }
 
 impl Change<'_> {
-    /// Sets the modification time of what is stored under a key of its own, `None` to the present.
-    /// What is written to the file is stored first, since storing it later would set another time.
-    /// Of other files the time follows what they are made of, and stays.
+    /// Sets the modification time of a value or prefix under a key of its own; `None` stands for
+    /// the present. First stores the bytes written to the file, since a later store would set
+    /// another time. Any other file keeps the time of its latest source.
     pub fn set_modified(&self, inode: u64, time: Option<SystemTime>) -> Result<()> {
         self.writable()?;
         let Ok(node) = self.tree.node(inode) else {

@@ -478,7 +478,7 @@ impl Change<'_> {
         // other programs may remove the file, and create it anew
         let mut attempts = 0..ATTEMPTS;
         while let Some((node, _)) = self.find(&parent, &name)? {
-            // it may be created under another name than the one that is looked up next
+            // the next lookup may find the file under another name
             let was_removed = self.unlinked.remove(&node.path());
             if exclusive && !was_removed {
                 return Err(Error::system(libc::EEXIST));
@@ -633,8 +633,8 @@ impl Change<'_> {
         file.flush(self)
     }
 
-    /// Returns the open file `handle` or, without a handle, any one, if its content outlives its
-    /// name.
+    /// Returns the open file `handle`, or any open file of the inode without a handle. Its content
+    /// outlives its name.
     fn unnamed_file(&self, inode: u64, handle: Option<u64>) -> Option<Arc<dyn OpenFile>> {
         match handle {
             Some(handle) => {

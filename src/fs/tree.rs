@@ -224,7 +224,7 @@ impl Tree {
         self.live.knows(inode)
     }
 
-    /// Returns what an inode number has named until it was removed or replaced through the mount.
+    /// Returns the node of an inode number that was removed or replaced through the mount.
     pub fn lost(&self, inode: u64) -> Option<Arc<Node>> {
         self.live.lost(inode)
     }
@@ -398,7 +398,7 @@ impl Tree {
         self.document_changed();
     }
 
-    /// Records that the file `node` was renamed, and has become what another node shows.
+    /// Records that the file `node` was renamed, and another node shows its content now.
     pub fn became_another(&self, node: &Node) {
         self.live.became_another(node);
         self.document_changed();

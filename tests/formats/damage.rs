@@ -77,7 +77,7 @@ fn a_read_of_a_block_is_whole_or_an_error() {
     }
 }
 
-/// What the first request of a read has loaded is shown only as long as it is true.
+/// The first request of a read loads bytes for the next ones, which must notice a write.
 #[test]
 fn a_read_that_goes_on_shows_writes() {
     let folder = store();
@@ -97,7 +97,7 @@ fn a_read_that_goes_on_shows_writes() {
             file.read_exact_at(&mut buffer, (BLOCK + row * MIB) as u64)
                 .unwrap();
             assert!(buffer == expected[row * MIB..][..MIB], "row {row}");
-            // of this row, of the next one, and of one in the next block
+            // writes to this row, to the next row, and to a row of the next block
             for at in [row * MIB + 9, row * MIB + MIB + 9, 5 * MIB + row] {
                 if let Some(byte) = expected.get_mut(at).filter(|_| round > 1) {
                     *byte = 0xaa;

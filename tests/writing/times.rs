@@ -1,5 +1,5 @@
-//! "New times of what is stored under a key of its own are stored, and shown at once": programs
-//! that copy files compare times, and send those again that differ.
+//! Modification times that programs set. A program that copies files compares times, and copies a
+//! file again whose time differs.
 
 use super::permissions::{V2, V3};
 use crate::support::{self, Mount, announce, is_installed};
@@ -96,7 +96,7 @@ fn times_that_programs_set_are_shown_and_stored() {
         set_modified(&mount.join(array), times[0]);
         let shown = [mount.path(), store.path()].map(|path| modified(&path.join(array)));
         assert_eq!(shown, [times[0]; 2], "{array}");
-        // the time of what is made of several files is that of their last change
+        // a file that is made of several has the time of the latest
         for name in ["data.raw", "data.npy"] {
             let path = mount.join(array).join(name);
             let before = modified(&path);
@@ -158,7 +158,8 @@ fn rsync_finds_copies_up_to_date() {
     }
 }
 
-/// An overlay keeps what is set of a file of the store below, and refuses what it can't show.
+/// An overlay keeps modes and times of a file of the store below, and refuses a mode that it can't
+/// show.
 #[test]
 fn an_overlay_shows_the_times_and_modes_that_are_set() {
     use std::os::unix::fs::PermissionsExt;
@@ -181,6 +182,12 @@ fn an_overlay_shows_the_times_and_modes_that_are_set() {
     set_mode(&shown, 0o600).unwrap();
     set_modified(&shown, time);
     set_modified(&mount.join("g"), time);
+    // rsync sets the attributes of the directory to which it copies, and the root keeps its own
+    let root = fs::metadata(mount.path()).unwrap().permissions();
+    set_mode(mount.path(), root.mode()).unwrap();
+    set_modified(mount.path(), time);
+    let e = set_mode(mount.path(), 0o711).unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(libc::EPERM));
     drop(mount);
     let mount = Mount::new(store.path(), &overlay);
     let shown = fs::metadata(mount.join("g/note")).unwrap();

@@ -209,12 +209,11 @@ pub enum Replaces<'a> {
 /// An attribute of a value or prefix that [`Store::set_file_attribute`] sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileAttribute {
-    /// The permission bits, also of one that is created next if none exists.
+    /// The permission bits of the existing one or, if none exists, of the next one.
     Mode(u32),
-    /// The permission bits of one that is created next if none exists, before the umask of the
-    /// process.
+    /// The permission bits of the next one if none exists, before the umask of the process.
     NextMode(u32),
-    /// The modification time of one that exists; `None` stands for the present.
+    /// The modification time of an existing one; `None` stands for the present.
     Modified(Option<SystemTime>),
 }
 

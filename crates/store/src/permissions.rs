@@ -46,6 +46,13 @@ impl Permissions {
         }
     }
 
+    /// Returns the permissions of a file that this process creates with this mode.
+    pub fn of_new_file(mode: u32) -> Self {
+        let user = rustix::process::geteuid().as_raw();
+        let group = rustix::process::getegid().as_raw();
+        Permissions::new(mode, user, group)
+    }
+
     /// Returns the permission bits for the owner, the group and others.
     pub fn mode(self) -> u32 {
         self.mode.into()

@@ -176,7 +176,7 @@ fn what_hdf5_cannot_hold_is_named() {
     assert_eq!(e.kind(), zarrfs_base::error::Kind::NotFound);
 }
 
-/// A name that netCDF does not permit may be replaced with that of an attribute of the file.
+/// A name that netCDF does not permit may be replaced with a name that the file itself uses.
 #[test]
 fn an_object_has_no_two_attributes_of_one_name() {
     let (store, h) = hierarchy(&[("a", "\"<i4\"", &[2], "{}")]);
@@ -191,7 +191,7 @@ fn an_object_has_no_two_attributes_of_one_name() {
             "attribute {name} of /: the file has an attribute of this name itself"
         ))
     );
-    // `a_b`, `a_b_2`, and those of the file
+    // `a_b`, `a_b_2`, and the attributes of the file itself
     let attributes = walked.objects[""].iter().filter(|kind| **kind == 12);
     assert_eq!(attributes.count(), 4);
 }

@@ -70,7 +70,7 @@ impl OpenFile for PlainFile {
                 .store()
                 .get_range(key, offset..end, out)
                 .map_err(|e| e.context(key))?;
-            // otherwise it is being removed
+            // a file whose value is gone is being removed
             if got.is_some() {
                 return Ok(FoundBytes::Copied);
             }

@@ -36,8 +36,8 @@ pub struct Attributes {
     /// The permissions of the stored files that the node is made of; `None` if the store has no
     /// modes.
     pub permissions: Option<Permissions>,
-    /// Whether the node is stored as it is, and has the mode of what is stored, rather than one of
-    /// a file that grants what its sources grant.
+    /// Whether the node shows one stored value or prefix, and therefore its whole mode. Any other
+    /// node shows what all its sources grant.
     pub is_stored: bool,
     /// Whether the kernel may keep the attributes for a second, until a file is opened. It may for
     /// directories, where only times can change, and for chunks, where only times and the stored

@@ -260,8 +260,8 @@ impl LiveNodes {
         }
     }
 
-    /// Records that the file `node` has become what another node shows. The kernel takes its number
-    /// for that of the other node, until it looks that up.
+    /// Records that another node shows the content of the file `node` now. The kernel uses the
+    /// number of `node` for the other node until it looks up that node.
     pub fn became_another(&self, node: &Node) {
         let known = &mut *lock(&self.known);
         for number in known.at_and_below(node) {

@@ -267,13 +267,11 @@ impl Store for DirectoryStore {
                 return Ok(None);
             };
             lock(&self.next_modes).put(path.to_string(), mode);
-            // what was created meanwhile may not have got the mode
+            // another thread may have created the file without this mode
             found = self.open_key(path, OFlags::PATH)?;
         }
         let Some(file) = found else {
-            let user = rustix::process::geteuid().as_raw();
-            let group = rustix::process::getegid().as_raw();
-            return Ok(next.map(|mode| Permissions::new(mode.as_raw_mode(), user, group)));
+            return Ok(next.map(|mode| Permissions::of_new_file(mode.as_raw_mode())));
         };
         if next.is_some() {
             lock(&self.next_modes).pop(path);
@@ -400,7 +398,7 @@ impl DirectoryStore {
         if let Some(mode) = lock(&self.next_modes).pop(&path)
             && is_new
         {
-            // it may have been set since the file was created
+            // a program may have set the mode since the file was created
             fs::fchmod(&temporary.file, mode)?;
         }
         self.record_change(entry)?;
@@ -555,15 +553,15 @@ fn regular_file(fd: OwnedFd) -> Result<File> {
 
 /// The umask of the process.
 static UMASK: LazyLock<Mode> = LazyLock::new(|| {
-    // umask(2) returns it only while it sets another one, with which another thread may create a
-    // file meanwhile
+    // umask(2) would have to set another umask for a moment, in which another thread may create a
+    // file
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     let umask = umask.and_then(|umask| u32::from_str_radix(umask.trim(), 8).ok());
     Mode::from_raw_mode(umask.unwrap_or(0o077))
 });
 
-/// Reads the umask, which may not be readable later.
+/// Reads the umask before a sandbox may forbid that.
 pub(super) fn prepare() {
     LazyLock::force(&UMASK);
 }
@@ -596,7 +594,7 @@ fn set_unique_time(file: &File) {
     let _ = fs::futimens(file, &modification(now));
 }
 
-/// Returns times that set that of the last modification alone; `None` stands for the present.
+/// Returns timestamps that change only the modification time; `None` sets it to the present.
 ///
 /// # Errors
 ///

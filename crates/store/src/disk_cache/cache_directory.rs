@@ -2,8 +2,8 @@
 //! rename. All programs that use the directory share one limit. Nothing is synced, and symbolic
 //! links are not followed.
 //!
-//! A temporary file has its final size from the moment on in which its space is counted, and is
-//! empty before. So a scan counts the files for which there is space, and each of them once.
+//! A temporary file is empty until its space is counted, and then has its final size. So a scan
+//! counts the files for which there is space, and each of them once.
 
 use super::usage::{EvictionLock, Usage};
 use crate::temporary_file::{self, TemporaryFile};

@@ -57,13 +57,25 @@ impl Store for OverlayStore {
         })
     }
 
-    /// Sets an attribute in the upper store. A value of the lower store is copied before.
+    /// Sets an attribute in the upper store, after it has copied a value of the lower store there.
+    /// A modification time of the root has no effect.
     fn set_file_attribute(
         &self,
         key: &Key,
         attribute: FileAttribute,
     ) -> Result<Option<Permissions>> {
         let shown = self.stat(key)?;
+        if key.is_root() {
+            // the root shows the attributes of the lower store
+            let permissions = shown.and_then(|stat| stat.permissions);
+            return match attribute {
+                FileAttribute::Mode(mode) if permissions.is_some_and(|p| p.mode() != mode) => {
+                    let why = "in an overlay the root has the mode of the store";
+                    Err(Error::new(Kind::System(libc::EPERM), why))
+                }
+                _ => Ok(permissions),
+            };
+        }
         match (&shown, attribute) {
             (None, _) | (_, FileAttribute::NextMode(_)) => {}
             (Some(_), FileAttribute::Mode(mode)) => {
@@ -162,10 +174,8 @@ impl OverlayStore {
     ///
     /// EPERM if it won't: only the owner may write, and no user gets more rights than below.
     fn check_mode(&self, key: &Key, mode: u32) -> Result<()> {
-        let user = rustix::process::geteuid().as_raw();
-        let group = rustix::process::getegid().as_raw();
         let set = Stat {
-            permissions: Some(Permissions::new(mode, user, group)),
+            permissions: Some(Permissions::of_new_file(mode)),
             ..Stat::value(0, SystemTime::UNIX_EPOCH, Version::Count(0))
         };
         let shown = self.shown_above(set, self.lower.stat(key)).permissions;
@@ -176,7 +186,7 @@ impl OverlayStore {
         Err(Error::new(Kind::System(libc::EPERM), why).context(key))
     }
 
-    /// Has the upper store hold a value or prefix that exists.
+    /// Copies an existing value to the upper store, or makes an existing prefix there.
     fn copy_up(&self, key: &Key) -> Result<()> {
         if self.kind(key)? == Some(EntryKind::Value) {
             return self.writable_file(key, false, false).map(drop);

@@ -30,7 +30,7 @@ struct Creation {
 pub struct CreatedAttributes {
     /// The permissions that the chunk gets when it is stored.
     pub permissions: Option<Permissions>,
-    /// The time of the last write, or the one that a program has set since.
+    /// The time of the last write, or the time that a program has set after that.
     pub modified: SystemTime,
     /// The time of the last write or change of these attributes.
     pub changed: SystemTime,

@@ -27,23 +27,29 @@ const REQUEST: usize = (1 << 20) - 4095;
 /// Maximum number of blocks whose bytes are kept for the next requests.
 const KEPT: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 
-/// The bytes that the first requests of reads have loaded for the next ones, in all open files.
+/// The rests of blocks in memory, of all open files.
 pub struct LoadedBlocks {
-    /// Bytes by a number. Protects them alone.
-    bytes: Mutex<LruCache<u64, (Vec<u8>, Grant)>>,
+    /// Bytes by a number. The lock protects the map alone.
+    bytes: Mutex<LruCache<u64, Arc<LoadedBytes>>>,
     last: AtomicU64,
 }
 
-/// The bytes of a block that follow the first request of a read, for the next ones. If they are no
-/// longer kept, they are read anew.
+/// Bytes, and the grant for their memory.
+struct LoadedBytes {
+    bytes: Vec<u8>,
+    _memory: Grant,
+}
+
+/// The rest of a block after the first request of a read. The next requests get its bytes, or read
+/// them anew if they are no longer in memory.
 pub(super) struct LoadedRest {
-    /// Those that no request has read yet.
+    /// The offsets that no request has read yet.
     range: Range<u64>,
     /// The number of the bytes up to the end of the range.
     number: u64,
     blocks: Arc<LoadedBlocks>,
-    /// The arrays whose values are in the range, by the index of their part, and the number of
-    /// their writes before.
+    /// The arrays with values in the range, each with the index of its part and its number of
+    /// writes before the load.
     arrays: Vec<(usize, Arc<Array>, u64)>,
 }
 
@@ -62,7 +68,11 @@ impl LoadedBlocks {
     fn keep(&self, bytes: Vec<u8>, memory: Grant) -> u64 {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         if !bytes.is_empty() {
-            let displaced = lock(&self.bytes).push(number, (bytes, memory));
+            let loaded = Arc::new(LoadedBytes {
+                bytes,
+                _memory: memory,
+            });
+            let displaced = lock(&self.bytes).push(number, loaded);
             drop(displaced);
         }
         number
@@ -71,13 +81,12 @@ impl LoadedBlocks {
     /// Copies `wanted` bytes from `left` bytes before the end. Returns `false` if they are not kept
     /// any more.
     fn copy(&self, number: u64, left: usize, wanted: usize, out: &mut Vec<u8>) -> bool {
-        let mut kept = lock(&self.bytes);
-        let bytes = kept.get(&number).map(|(bytes, _)| bytes);
-        let Some(found) = bytes.and_then(|bytes| bytes.get(bytes.len() - left..)) else {
+        let Some(loaded) = lock(&self.bytes).get(&number).cloned() else {
             return false;
         };
+        let from = loaded.bytes.len() - left;
         out.clear();
-        out.extend_from_slice(&found[..wanted]);
+        out.extend_from_slice(&loaded.bytes[from..from + wanted]);
         true
     }
 }
@@ -161,7 +170,7 @@ impl CompositeFile {
                 arrays.push((slice.number, array, writes));
             }
         }
-        // a file that is written shows items of which a part was written
+        // a file open for writing may show items that were written in part
         let memory = memory::take_within(len, Duration::ZERO).ok();
         let memory = memory.filter(|_| !self.writable);
         let mut bytes = Vec::with_capacity(memory.as_ref().map_or(0, Grant::bytes));
