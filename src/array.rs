@@ -15,7 +15,7 @@ use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::metadata::{ArrayMetadata, Separator, V1_META, ZARR_JSON, ZARRAY};
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_format::shard::Shards;
-use zarrfs_store::{ExclusiveLock, Hint, Key, Store, SubtreeLocks};
+use zarrfs_store::{ExclusiveLock, Hint, Key, Store, StoreExt, SubtreeLocks};
 
 mod confirm;
 mod encoded_value;

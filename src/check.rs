@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zarrfs_base::error::{Error, Kind};
 use zarrfs_format::grid::ChunkId;
-use zarrfs_store::Key;
+use zarrfs_store::{Key, StoreExt};
 
 mod array_keys;
 mod chunks;

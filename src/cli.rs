@@ -71,7 +71,7 @@ use zarrfs_base::signals;
 use zarrfs_base::spill_file::SpillSpace;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::V1Order;
-use zarrfs_store::{DirectoryStore, Hint, IceRef, Key, LockFiles, Store};
+use zarrfs_store::{DirectoryStore, Hint, IceRef, Key, LockFiles, Store, StoreExt};
 
 pub use stdio::Inherited;
 

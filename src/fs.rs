@@ -12,7 +12,7 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::pool::{Pool, PoolGrowth, processors};
 use zarrfs_base::stats::Stats;
-use zarrfs_store::{Key, Store, SubtreeLocks, escaped};
+use zarrfs_store::{Key, Store, StoreExt, SubtreeLocks, escaped};
 
 mod blocking;
 mod copies;

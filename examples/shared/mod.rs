@@ -12,7 +12,7 @@ use zarrfs::array::{Array, Scratch};
 use zarrfs_base::stats::Stats;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{V1Order, ZARRAY};
-use zarrfs_store::{DirectoryStore, Key, MemoryStore, Readable, Store};
+use zarrfs_store::{DirectoryStore, Key, MemoryStore, Store, StoreExt};
 
 /// Maximum size of a value in bytes, larger than any value here.
 const LIMIT: u64 = 1 << 40;

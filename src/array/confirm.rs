@@ -13,7 +13,7 @@ use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::metadata::{ArrayMetadata, MAX_DOCUMENT};
-use zarrfs_store::{Counted, Key, Version, get_counted};
+use zarrfs_store::{Counted, Key, StoreExt, Version, get_counted};
 
 /// Maximum age of a confirmation of a remote array while one flush stores many chunks: a request
 /// for each chunk would double their number.
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use zarrfs_format::metadata::ZARRAY;
-    use zarrfs_store::{MemoryStore, Store};
+    use zarrfs_store::MemoryStore;
 
     fn document(shape: &str, dtype: &str) -> String {
         format!(

@@ -5,7 +5,6 @@
 
 use super::Array;
 use std::fs::File;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use zarrfs_base::error::{Error, Kind, Result};
@@ -13,7 +12,8 @@ use zarrfs_base::memory;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::{
-    Entry, Key, Listing, Readable, Replaces, Stat, Store, ValuePiece, Version, read_at,
+    ByteRange, Entry, Key, Listing, Readable, Replaces, Stat, Store, StoreExt, ValuePiece, Version,
+    read_at,
 };
 
 /// A store with one value, the content of a file.
@@ -24,27 +24,13 @@ struct SingleValueStore {
 }
 
 impl Readable for SingleValueStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        if *key == self.key && self.stat.size > limit {
-            return Err(Error::damaged(format!(
-                "{} bytes, more than the {limit} it may have",
-                self.stat.size
-            )));
-        }
-        Ok(self
-            .get_range(key, 0..self.stat.size, value)?
-            .map(|stat| stat.version))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let Some(stat) = self.stat(key)? else {
             return Ok(None);
         };
-        memory::resize(
-            value,
-            range.end.min(stat.size).saturating_sub(range.start) as usize,
-        )?;
-        read_at(&self.file, range.start, value)?;
+        let part = range.within(stat.size)?;
+        memory::resize(value, (part.end - part.start) as usize)?;
+        read_at(&self.file, part.start, value)?;
         Ok(Some(stat))
     }
 

@@ -17,7 +17,7 @@ use zarrfs_format::metadata::{
     ZATTRS, ZGROUP, ZMETADATA,
 };
 use zarrfs_store::{
-    Entry, EntryKind, Key, Listing, ReportingStore, Stat, Store, SubtreeLocks, Version,
+    Entry, EntryKind, Key, Listing, ReportingStore, Stat, Store, StoreExt, SubtreeLocks, Version,
 };
 
 mod array_document;

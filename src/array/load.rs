@@ -10,7 +10,7 @@ use zarrfs_base::memory;
 use zarrfs_format::codec::{SeekPoints, check_objects};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::pipeline::Pipeline;
-use zarrfs_store::{Key, Stat, Version};
+use zarrfs_store::{Key, Stat, StoreExt, Version};
 
 /// Memory that a load needs beside the decoded bytes, reused by the next load.
 #[derive(Default)]
@@ -148,8 +148,7 @@ impl Array {
         done.map_err(|e| e.context(key))
     }
 
-    /// Reads a range of the value at `key` as [`Store::get_range`](zarrfs_store::Store::get_range)
-    /// does.
+    /// Reads a range of the value at `key` as [`StoreExt::get_range`] does.
     pub(super) fn timed_range(
         &self,
         key: &Key,

@@ -443,9 +443,11 @@ impl Array {
     pub fn kept_points(&self, chunk: ChunkId) -> Option<(SeekPoints, Version)> {
         let mut bytes = Vec::new();
         let key = self.stored_key(chunk);
-        let version = self
-            .store
-            .derived(&key, &self.points_name(chunk), &mut bytes)?;
+        let version =
+            self.store
+                .capabilities()
+                .side?
+                .derived(&key, &self.points_name(chunk), &mut bytes)?;
         let points = SeekPoints::parse(&bytes)?;
         (points.nbytes() == self.grid.chunk_size(chunk)).then_some((points, Version::Tag(version)))
     }
@@ -456,8 +458,9 @@ impl Array {
         if self.is_remote() {
             let key = self.stored_key(chunk);
             let name = self.points_name(chunk);
-            self.store
-                .keep_derived(&key, &name, version, &points.to_bytes());
+            if let Some(side) = self.store.capabilities().side {
+                side.keep_derived(&key, &name, version, &points.to_bytes());
+            }
         }
     }
 

@@ -28,7 +28,7 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Grant, Reclaim, lock};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::shard::{Index, ShardId, Shards};
-use zarrfs_store::{Key, Stat, Version};
+use zarrfs_store::{Key, Stat, StoreExt, Version};
 
 /// Maximum number of shards kept per array.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();

@@ -11,7 +11,9 @@ use zarrfs_base::error::{Kind, Result};
 use zarrfs_format::chunk_key::{KeyEncoding, parse_index};
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::metadata::Separator;
-use zarrfs_store::{EntryKind, Key, KeyLock, Listing, Permissions, Stat, granted_between};
+use zarrfs_store::{
+    EntryKind, Key, KeyLock, Listing, Permissions, Stat, StoreExt, granted_between,
+};
 
 /// Names examined to detect an undeclared separator: enough to pass stray files, few enough to be
 /// quick.

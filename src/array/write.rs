@@ -9,7 +9,7 @@ use zarrfs_base::memory;
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::pipeline::Pipeline;
-use zarrfs_store::{Replaces, Version};
+use zarrfs_store::{Replaces, StoreExt, Version};
 
 impl Array {
     /// Checks that chunks can be stored.

@@ -1,13 +1,13 @@
 use super::*;
 use crate::array::Array;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use zarrfs_base::error::Result;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::{
-    Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, Version, delegate_store,
+    ByteRange, Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, StoreExt, ValuePiece,
+    Version, delegate_store,
 };
 
 /// A store that is slow enough for readers to meet, and panics on demand.
@@ -20,18 +20,16 @@ struct SlowStore {
 }
 
 impl Readable for SlowStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.gets.fetch_add(1, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(20));
-        assert!(!self.panic.load(Ordering::SeqCst), "a panic on demand");
-        if self.no_files_left.load(Ordering::SeqCst) {
-            return Err(Error::system(libc::EMFILE));
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        if let ByteRange::Whole(_) = range {
+            self.gets.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!self.panic.load(Ordering::SeqCst), "a panic on demand");
+            if self.no_files_left.load(Ordering::SeqCst) {
+                return Err(Error::system(libc::EMFILE));
+            }
         }
-        self.inner.get(key, limit, value)
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.inner.get_range(key, range, value)
+        self.inner.read(key, range, value)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -48,9 +46,14 @@ impl Readable for SlowStore {
 }
 
 impl Store for SlowStore {
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         assert!(!self.panic.load(Ordering::SeqCst), "a panic on demand");
-        self.inner.put_if(key, value, replaces)
+        self.inner.put_pieces(key, pieces, replaces)
     }
 }
 
@@ -306,16 +309,14 @@ struct Restless {
 }
 
 impl Readable for Restless {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.inner.get(key, limit, value)
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        if range.start > 0 {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        if let ByteRange::Bounded(range) = range
+            && range.start > 0
+        {
             self.inner.insert(key.as_str(), self.frame.clone());
             self.meet.wait();
         }
-        self.inner.get_range(key, range, value)
+        self.inner.read(key, range, value)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -440,13 +441,18 @@ struct Contended {
 }
 
 impl Readable for Contended {
-    delegate_store!(below: get get_range stat list location);
+    delegate_store!(below: read stat list location);
 }
 
 impl Store for Contended {
-    delegate_store!(below: is_writable);
+    delegate_store!(below: check_writable);
 
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         let left = self
             .first
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
@@ -456,7 +462,7 @@ impl Store for Contended {
             there[99 + n] = 7;
             self.below.put(key, &there)?;
         }
-        self.below.put_if(key, value, replaces)
+        self.below.put_pieces(key, pieces, replaces)
     }
 }
 

@@ -70,7 +70,7 @@ mod tests {
     use crate::array::Array;
     use std::sync::Arc;
     use zarrfs_format::metadata::ArrayMetadata;
-    use zarrfs_store::{MemoryStore, Store};
+    use zarrfs_store::{MemoryStore, StoreExt};
 
     /// Eight items of one byte in chunks of two, in shards of four.
     const SHARDED: &str = r#"{"zarr_format": 3, "node_type": "array", "shape": [8], "data_type": "uint8", "fill_value": 0,

@@ -8,7 +8,7 @@ use crate::array::Array;
 use crate::array::hierarchy::{DocumentFormat, MAX_NAMES, MAX_NODES, MetadataFile, Stale};
 use zarrfs_base::json::{self, Object, Value};
 use zarrfs_format::metadata::{MAX_CONSOLIDATED, Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
-use zarrfs_store::{Entry, EntryKind, Key, escaped, get_counted};
+use zarrfs_store::{Entry, EntryKind, Key, StoreExt, escaped, get_counted};
 
 /// xarray's attribute with the names of an array's dimensions.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";

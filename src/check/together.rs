@@ -8,6 +8,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::Builder;
 use zarrfs_base::memory::lock;
+use zarrfs_store::StoreExt;
 
 /// Maximum number of arrays at a time.
 const MOST: usize = 64;

@@ -25,7 +25,7 @@ use zarrfs_base::stats::Stats;
 use zarrfs_format::data_type::DataType;
 use zarrfs_format::dtype::DType;
 use zarrfs_format::metadata::{V1Order, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
-use zarrfs_store::{Key, Store};
+use zarrfs_store::{Key, Store, StoreExt};
 
 /// Arguments of `create`.
 #[derive(Args)]

@@ -134,7 +134,8 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
     };
     let history = hierarchy
         .store()
-        .snapshots()
+        .capabilities()
+        .snapshots
         .map(|all| all.history(SNAPSHOTS));
     let history = history.transpose()?.flatten();
     let text = match (args.json, args.map) {

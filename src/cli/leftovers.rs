@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use zarrfs_base::pool::start_thread;
-use zarrfs_store::{EntryKind, Key, Store};
+use zarrfs_store::{EntryKind, Key, Store, StoreExt};
 
 /// Maximum number of names that a mount lists: a tenth of a second on a local disk. In other
 /// directories, files stay until a program lists these.

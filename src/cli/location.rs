@@ -23,8 +23,8 @@ use zarrfs_format::metadata::{
 };
 use zarrfs_store::{
     DirectoryStore, DiskCache, IceRepositoryStore, IcechunkStore, Key, LockReach, MemoryStore,
-    MetadataCache, ObjectOptions, PagedListing, PrefixStore, ReferenceStore, Store, TargetPlace,
-    TargetRoot, ZipStore,
+    MetadataCache, ObjectOptions, PagedListing, PrefixStore, ReferenceStore, Store, StoreExt,
+    TargetPlace, TargetRoot, ZipStore,
 };
 
 /// URL schemes of remote stores.
@@ -797,7 +797,7 @@ impl StoreRequest<'_> {
         };
         let directory = absolute(directory);
         let (store, limit) = (store.clone(), remote.cache_dir_size);
-        let is_repository = store.snapshots().is_some();
+        let is_repository = store.capabilities().snapshots.is_some();
         let cache = DiskCache::open(store, &directory, limit, self.stats.clone())?;
         let cache = cache.for_server(&server(remote.endpoint_url.clone()));
         Ok(Some(if is_repository {

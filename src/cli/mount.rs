@@ -41,6 +41,7 @@ use zarrfs_base::pool::start_thread;
 use zarrfs_base::signals::ENDING;
 use zarrfs_base::spill_file::SpillSpace;
 use zarrfs_base::stats::Stats;
+use zarrfs_store::StoreExt;
 
 /// The environment variable of the background process, which writes [`READY`] to its standard
 /// output, a pipe.

@@ -21,7 +21,7 @@ use crate::fs::tree::{FLAT, Node};
 use std::ops::Range;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Kind, Result};
-use zarrfs_store::{EntryKind, Key};
+use zarrfs_store::{EntryKind, Key, StoreExt};
 
 /// Number of bytes that are compared at a time.
 const PIECE: u64 = 1 << 20;

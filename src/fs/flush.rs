@@ -7,7 +7,7 @@ use crate::array::Array;
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::fs::tree::{FLAT, Node, chunk_named};
 use zarrfs_base::error::{Error, Kind, Result};
-use zarrfs_store::Key;
+use zarrfs_store::{Key, StoreExt};
 
 impl Fs {
     /// Fails if written bytes were lost and no close or fsync has reported the loss.

@@ -6,7 +6,7 @@ use super::{Change, Fs};
 use crate::fs::tree::Node;
 use std::time::SystemTime;
 use zarrfs_base::error::Result;
-use zarrfs_store::{FileAttribute, Key, Permissions};
+use zarrfs_store::{FileAttribute, Key, Permissions, StoreExt};
 
 impl Fs {
     /// Sets the mode of the value or directory that is created next under `key`. Returns its

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{MAX_DOCUMENT, ZARR_JSON, ZGROUP};
-use zarrfs_store::{Key, Permissions, Replaces, Space};
+use zarrfs_store::{Key, Permissions, Replaces, Space, StoreExt};
 
 /// Maximum size of a chunk of objects while it is written, in bytes: blosc's own limit.
 const MAX_OBJECTS: u64 = (1 << 31) - 1;

@@ -15,7 +15,7 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::Grant;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::MAX_DOCUMENT;
-use zarrfs_store::{FileAttribute, Key, Replaces};
+use zarrfs_store::{FileAttribute, Key, Replaces, StoreExt};
 
 /// Number of bytes of a file that are copied at a time.
 const PIECE: u64 = 8 << 20;

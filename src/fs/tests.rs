@@ -821,7 +821,7 @@ fn an_array_that_grows_over_written_padding_shows_fill_values() {
         assert_eq!(out, [9, 9, 9, 9, 1, 9, 9, 5], "{whole}");
         fs.cache.flush_all().unwrap();
         let mut stored = Vec::new();
-        zarrfs_store::Readable::get(&*store, &Key::normalize("a/1").unwrap(), 4, &mut stored)
+        zarrfs_store::StoreExt::get(&*store, &Key::normalize("a/1").unwrap(), 4, &mut stored)
             .unwrap()
             .unwrap();
         assert_eq!(stored, [1, 9, 9, 5], "{whole}");

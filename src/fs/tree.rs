@@ -19,7 +19,7 @@ use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{
     Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
 };
-use zarrfs_store::{Key, Stat};
+use zarrfs_store::{Hint, Key, Stat, StoreExt};
 
 mod access;
 mod attributes;
@@ -148,7 +148,7 @@ impl Tree {
     pub fn node(&self, inode: u64) -> Result<Arc<Node>> {
         let node = self.named_node(inode)?;
         if let Node::Directory(key) = &*node
-            && let Some(snapshots) = self.hierarchy.store().snapshots()
+            && let Some(snapshots) = self.hierarchy.store().capabilities().snapshots
             // a request for the directory itself reports why its branch cannot be looked up
             && let Ok(Some(settled)) = snapshots.settled(key)
         {
@@ -178,7 +178,7 @@ impl Tree {
     ///
     /// ESTALE, which makes the kernel look up the path of the file again.
     pub fn check_snapshot(&self, inode: u64, node: &Node) -> Result<()> {
-        match self.hierarchy.store().snapshots() {
+        match self.hierarchy.store().capabilities().snapshots {
             Some(snapshots) if snapshots.is_left(&node.path())? && self.live.refuses(inode) => {
                 Err(Error::stale())
             }
@@ -290,7 +290,7 @@ impl Tree {
             }
             Node::Flat(key) | Node::Chunk(key, _) | Node::Header(key, _) => store.forget(key),
             Node::ViewFile(key, ..) => store.forget(key),
-            Node::Dataset(key, _) => store.forget_documents(key),
+            Node::Dataset(key, _) => store.hint(Hint::ForgetDocuments(key)),
             Node::Metadata(key, MetadataFile::Consolidated) => store.forget(key),
             Node::Metadata(key, MetadataFile::Zarr) if self.hierarchy.may_show_inline(key) => {
                 store.forget(key)

@@ -7,7 +7,6 @@ use crate::support::{
 };
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -22,8 +21,8 @@ use zarrfs_base::json::Value;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::V1Order;
 use zarrfs_store::{
-    DirectoryStore, IceRef, IcechunkStore, Key, Listing, Readable, Stat, Store, TargetPlace,
-    TargetRoot, Version,
+    ByteRange, DirectoryStore, IceRef, IcechunkStore, Key, Listing, Readable, Stat, Store,
+    TargetPlace, TargetRoot, Version,
 };
 
 /// The files of virtual chunks as the web server shows them: with one entity tag and one date.
@@ -40,12 +39,12 @@ impl TaggedFiles {
 }
 
 impl Readable for TaggedFiles {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.0.get(key, limit, value)
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        Ok(self.0.get_range(key, range, value)?.map(Self::tagged))
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let found = self.0.read(key, range, value)?;
+        Ok(match range {
+            ByteRange::Whole(_) => found,
+            _ => found.map(Self::tagged),
+        })
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {

@@ -1,7 +1,6 @@
 //! "A panic fails one request": the program gets `EIO` and the mount continues. The mounted store
 //! panics for some keys.
 
-use std::ops::Range;
 use std::sync::Arc;
 use zarrfs::array::hierarchy::Hierarchy;
 use zarrfs::cache::{Cache, SpillOptions};
@@ -11,20 +10,15 @@ use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
 use zarrfs_base::error::Result;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::V1Order;
-use zarrfs_store::{Key, Listing, MemoryStore, Readable, Stat, Store, Version};
+use zarrfs_store::{ByteRange, Key, Listing, MemoryStore, Readable, Stat, Store};
 
 /// A store that panics when a key contains "panic".
 struct Panicking(MemoryStore);
 
 impl Readable for Panicking {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         assert!(!key.as_str().contains("panic"), "told to panic at {key}");
-        self.0.get(key, limit, value)
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        assert!(!key.as_str().contains("panic"), "told to panic at {key}");
-        self.0.get_range(key, range, value)
+        self.0.read(key, range, value)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {

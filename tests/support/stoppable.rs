@@ -1,12 +1,12 @@
 //! A store whose calls can be blocked, like those to a disk or a server that hangs.
 
 use std::fs::File;
-use std::ops::Range;
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 use zarrfs_base::error::Result;
 use zarrfs_store::{
-    DirectoryStore, Key, KeyLock, Listing, Readable, Replaces, Space, Stat, Store, Version,
+    ByteRange, Capabilities, DirectoryStore, FileAttribute, Key, KeyLock, Listing, LocalFiles,
+    NameChange, Permissions, Readable, Replaces, Space, Stat, Store, StoreExt, ValuePiece, Version,
 };
 
 /// A directory store whose calls block on demand.
@@ -74,12 +74,8 @@ impl StoppableStore {
 }
 
 impl Readable for StoppableStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.inner(Some(key)).get(key, limit, value)
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.inner(Some(key)).get_range(key, range, value)
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.inner(Some(key)).read(key, range, value)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -90,8 +86,11 @@ impl Readable for StoppableStore {
         self.inner(Some(prefix)).list(prefix)
     }
 
-    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
-        self.inner(Some(key)).file(key)
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            local: Some(self),
+            ..Capabilities::default()
+        }
     }
 
     fn location(&self) -> String {
@@ -100,47 +99,50 @@ impl Readable for StoppableStore {
 }
 
 impl Store for StoppableStore {
-    fn space(&self) -> Result<Option<Space>> {
-        self.inner.space()
-    }
-
-    fn is_writable(&self) -> bool {
-        self.inner.is_writable()
-    }
-
     fn check_writable(&self, prefix: &Key) -> Result<()> {
         self.inner.check_writable(prefix)
     }
 
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.inner(Some(key)).put_if(key, value, replaces)
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        self.inner(Some(key)).put_pieces(key, pieces, replaces)
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        self.inner(Some(key)).delete(key)
-    }
-
-    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
-        self.inner(Some(key)).lock(key, since)
+    fn change(&self, change: NameChange) -> Result<bool> {
+        let (NameChange::Delete(key)
+        | NameChange::MakePrefix(key)
+        | NameChange::RemovePrefix(key)
+        | NameChange::Rename(key, _)) = change;
+        self.inner(Some(key)).change(change)
     }
 
     fn sync(&self) -> Result<()> {
         self.inner(None).sync()
     }
+}
 
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        self.inner(Some(key)).make_prefix(key)
+impl LocalFiles for StoppableStore {
+    fn open_file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.inner(Some(key)).file(key)
     }
 
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        self.inner(Some(key)).remove_prefix(key)
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        self.inner(Some(from)).rename(from, to)
-    }
-
-    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+    fn open_writable(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
         self.inner(Some(key)).writable_file(key, create, exclusive)
+    }
+
+    fn set_attribute(&self, key: &Key, attribute: FileAttribute) -> Result<Option<Permissions>> {
+        self.inner.set_file_attribute(key, attribute)
+    }
+
+    fn lock_key(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        self.inner(Some(key)).lock(key, since)
+    }
+
+    fn statvfs(&self) -> Result<Option<Space>> {
+        self.inner.space()
     }
 }

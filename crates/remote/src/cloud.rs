@@ -70,14 +70,14 @@ pub(super) struct Bucket {
 
 #[async_trait]
 impl ServedStore for Bucket {
-    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let found = self.get_part(key, None, limit, value).await?;
         let Some(found) = self.found(found)? else {
             return Ok(None);
         };
-        let version = self.version_of(&found.meta);
+        let stat = self.stat_of(&found.meta);
         take_body(found, value).await?;
-        Ok(Some(version))
+        Ok(Some(stat))
     }
 
     async fn get_range(

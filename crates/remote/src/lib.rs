@@ -55,8 +55,9 @@ use web::Web;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{
-    FirstNames, Key, Listing, ObjectOptions, PagedListing, Readable, Replaces, Stat, Store,
-    ValuePages, ValuePiece, Version, is_put_in_memory, put_in_memory, read_only,
+    ByteRange, Capabilities, FirstNames, Key, Listing, NameChange, ObjectOptions, PagedListing,
+    Readable, Replaces, Stat, Store, ValuePages, ValuePiece, Version, assemble, is_put_in_memory,
+    read_by_stat, read_only,
 };
 
 /// Maximum number of requests in flight. A request of 20 ms that returns 1 MB needs 25 of them for
@@ -79,7 +80,7 @@ pub struct ObjectStore {
 #[async_trait]
 trait ServedStore: Send + Sync {
     /// Reads the value of `key` into `value`.
-    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>>;
+    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Stat>>;
 
     /// Reads the bytes of `range`, which is not empty, into `value`.
     async fn get_range(
@@ -193,41 +194,38 @@ fn open_web(
 }
 
 impl Readable for ObjectStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let server = self.server.clone();
-        let key = key.clone();
-        runtime::receive(value, |mut buffer| async move {
-            (server.get(&key, limit, &mut buffer).await, buffer)
-        })
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        if range.is_empty() {
-            value.clear();
-            return runtime::block_on(self.server.stat_value(key));
-        }
-        let server = self.server.clone();
-        let key = key.clone();
-        runtime::receive(value, |mut buffer| async move {
-            (server.get_range(&key, range, &mut buffer).await, buffer)
-        })
-    }
-
-    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        if len == 0 || self.lacks_ends.load(Ordering::Relaxed) {
-            return zarrfs_store::get_end_by_stat(self, key, len, value);
-        }
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let server = self.server.clone();
         let wanted = key.clone();
-        let end = runtime::receive(value, |mut buffer| async move {
-            (server.get_end(&wanted, len, &mut buffer).await, buffer)
-        })?;
-        match end {
-            EndOfValue::Found(stat) => Ok(Some(stat)),
-            EndOfValue::Nothing => Ok(None),
-            EndOfValue::Unsupported { ever } => {
-                self.lacks_ends.fetch_or(ever, Ordering::Relaxed);
-                zarrfs_store::get_end_by_stat(self, key, len, value)
+        match range {
+            &ByteRange::Whole(limit) => runtime::receive(value, |mut buffer| async move {
+                (server.get(&wanted, limit, &mut buffer).await, buffer)
+            }),
+            ByteRange::Bounded(range) if range.is_empty() => {
+                value.clear();
+                runtime::block_on(self.server.stat_value(key))
+            }
+            ByteRange::Bounded(range) => {
+                let range = range.clone();
+                runtime::receive(value, |mut buffer| async move {
+                    (server.get_range(&wanted, range, &mut buffer).await, buffer)
+                })
+            }
+            &ByteRange::Suffix(len) if len == 0 || self.lacks_ends.load(Ordering::Relaxed) => {
+                read_by_stat(self, key, len, value)
+            }
+            &ByteRange::Suffix(len) => {
+                let end = runtime::receive(value, |mut buffer| async move {
+                    (server.get_end(&wanted, len, &mut buffer).await, buffer)
+                })?;
+                match end {
+                    EndOfValue::Found(stat) => Ok(Some(stat)),
+                    EndOfValue::Nothing => Ok(None),
+                    EndOfValue::Unsupported { ever } => {
+                        self.lacks_ends.fetch_or(ever, Ordering::Relaxed);
+                        read_by_stat(self, key, len, value)
+                    }
+                }
             }
         }
     }
@@ -265,12 +263,12 @@ impl Readable for ObjectStore {
         }
     }
 
-    fn lists_all(&self) -> bool {
-        self.is_writable()
-    }
-
-    fn concurrency(&self) -> usize {
-        CONCURRENCY
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            concurrency: CONCURRENCY,
+            lists_all: self.bucket.is_some(),
+            ..Capabilities::default()
+        }
     }
 
     fn location(&self) -> String {
@@ -279,20 +277,8 @@ impl Readable for ObjectStore {
 }
 
 impl Store for ObjectStore {
-    fn is_writable(&self) -> bool {
-        self.bucket.is_some()
-    }
-
     fn check_writable(&self, _prefix: &Key) -> Result<()> {
         self.writable_bucket().map(drop)
-    }
-
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        let bucket = self.writable_bucket()?;
-        if key.is_root() {
-            return Err(Error::system(libc::EISDIR));
-        }
-        runtime::block_on(bucket.put(key, value, replaces))
     }
 
     fn put_pieces(
@@ -301,32 +287,34 @@ impl Store for ObjectStore {
         pieces: &[ValuePiece],
         replaces: Replaces,
     ) -> Result<Option<Version>> {
-        if is_put_in_memory(pieces) {
-            put_in_memory(self, key, pieces, replaces)
-        } else {
-            runtime::block_on(self.writable_bucket()?.put_in_parts(key, pieces, replaces))
+        let bucket = self.writable_bucket()?;
+        if key.is_root() {
+            return Err(Error::system(libc::EISDIR));
+        }
+        if !is_put_in_memory(pieces) {
+            return runtime::block_on(bucket.put_in_parts(key, pieces, replaces));
+        }
+        match assemble(self, key, pieces, replaces)? {
+            Some(value) => runtime::block_on(bucket.put(key, &value.bytes, replaces)),
+            None => Ok(None),
         }
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        runtime::block_on(self.writable_bucket()?.delete(key))
+    fn change(&self, change: NameChange) -> Result<bool> {
+        let bucket = self.writable_bucket()?;
+        runtime::block_on(async {
+            match change {
+                NameChange::Delete(key) => bucket.delete(key).await,
+                NameChange::MakePrefix(key) => bucket.make_prefix(key).await.map(|()| true),
+                NameChange::RemovePrefix(key) => bucket.remove_prefix(key).await.map(|()| true),
+                NameChange::Rename(from, to) => bucket.rename(from, to).await.map(|()| true),
+            }
+        })
     }
 
     /// Does nothing, since a server makes a value durable before it answers.
     fn sync(&self) -> Result<()> {
         self.bucket().map(drop)
-    }
-
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        runtime::block_on(self.writable_bucket()?.make_prefix(key))
-    }
-
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        runtime::block_on(self.writable_bucket()?.remove_prefix(key))
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        runtime::block_on(self.writable_bucket()?.rename(from, to))
     }
 }
 

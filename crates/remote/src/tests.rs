@@ -11,6 +11,7 @@ use super::*;
 use server::{After, Reply, Request, Server, reply};
 use std::time::{Duration, Instant};
 use zarrfs_base::error::Kind;
+use zarrfs_store::StoreExt;
 
 fn key(path: &str) -> Key {
     Key::normalize(path).unwrap()

@@ -42,7 +42,7 @@ enum Found {
 
 #[async_trait]
 impl ServedStore for Web {
-    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let request = ServerRequest {
             limit,
             ..ServerRequest::new(Method::GET, self.url(key))
@@ -56,7 +56,7 @@ impl ServedStore for Web {
             let what = "with a part of the value instead of the whole";
             return Err(invalid_answer(&request, what));
         }
-        Ok(Some(self.version(&answer.headers, value.len() as u64)))
+        Ok(Some(self.stat_of(&answer.headers, value.len() as u64)))
     }
 
     async fn get_range(

@@ -80,7 +80,7 @@ impl Bucket {
         }
         let mut stored = Vec::new();
         let found = self.get(key, size, &mut stored).await?;
-        Ok(found.filter(|_| stored == value))
+        Ok(found.filter(|_| stored == value).map(|stat| stat.version))
     }
 
     /// Returns the condition that the value still has `version`, or `None` if it does not. Google

@@ -1,7 +1,7 @@
 //! Reads that ask the store for the size of a value first: [`get_counted`], and the end of a value
 //! for stores that cannot return it by one request.
 
-use super::{EntryKind, Key, Readable, Stat, Store};
+use super::{ByteRange, EntryKind, Key, Readable, Stat, Store, StoreExt};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::Grant;
 
@@ -21,7 +21,7 @@ pub struct Counted {
     pub memory: Grant,
 }
 
-/// Reads the value of `key` like [`Readable::get`], with a grant for its memory. The grant follows
+/// Reads the value of `key` like [`StoreExt::get`], with a grant for its memory. The grant follows
 /// the size that the store reports, so a store cannot make the program allocate more than it
 /// announced.
 ///
@@ -62,8 +62,8 @@ pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Co
     Ok(None)
 }
 
-/// Implements [`Readable::get_end`] by asking for the size first.
-pub fn get_end_by_stat(
+/// Implements [`Readable::read`] for the last `len` bytes by asking for the size first.
+pub fn read_by_stat(
     store: &(impl Readable + ?Sized),
     key: &Key,
     len: u64,
@@ -74,7 +74,8 @@ pub fn get_end_by_stat(
         .filter(|stat| stat.kind == EntryKind::Value);
     for _ in 0..MAX_GROWTHS {
         let Some(stat) = known else { return Ok(None) };
-        let read = store.get_range(key, stat.size.saturating_sub(len)..stat.size, value)?;
+        let end = ByteRange::Bounded(stat.size.saturating_sub(len)..stat.size);
+        let read = store.read(key, &end, value)?;
         if read.as_ref().is_none_or(|read| read.size == stat.size) {
             return Ok(read);
         }

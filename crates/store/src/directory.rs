@@ -10,7 +10,7 @@ mod value_lock;
 mod write;
 
 use super::{
-    Entry, EntryKind, Key, Listing, LockFiles, Readable, Stat, Version, check_size, read_at,
+    ByteRange, Capabilities, Entry, EntryKind, Key, Listing, LockFiles, Readable, Stat, read_at,
     temporary_file,
 };
 use lru::LruCache;
@@ -22,7 +22,6 @@ use rustix::io::{self, retry_on_intr};
 use std::fs::File;
 use std::io::Read;
 use std::num::NonZeroUsize;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -116,7 +115,7 @@ impl DirectoryStore {
         }
     }
 
-    /// Uses `locks` for [`Store::lock`](super::Store::lock).
+    /// Uses `locks` for [`LocalFiles::lock_key`](super::LocalFiles::lock_key).
     pub fn with_locks(self, locks: LockFiles) -> Self {
         DirectoryStore {
             locks: Some(Box::new(locks)),
@@ -156,11 +155,16 @@ impl DirectoryStore {
 }
 
 impl Readable for DirectoryStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let Some((file, stat)) = self.open_value(key)? else {
             return Ok(None);
         };
-        check_size(stat.size, limit)?;
+        let part = range.within(stat.size)?;
+        let &ByteRange::Whole(limit) = range else {
+            memory::resize(value, (part.end - part.start) as usize)?;
+            read_at(&file, part.start, value)?;
+            return Ok(Some(stat));
+        };
         // the extra byte distinguishes a file that has grown from one that ends here
         memory::reserve(value, stat.size as usize + 1)?;
         // one call reads the whole file; `read_to_end` would read 8 KiB first, and twice as much
@@ -177,16 +181,6 @@ impl Readable for DirectoryStore {
                 "more than the {limit} bytes it may have"
             )));
         }
-        Ok(Some(stat.version))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let Some((file, stat)) = self.open_value(key)? else {
-            return Ok(None);
-        };
-        let want = range.end.min(stat.size).saturating_sub(range.start) as usize;
-        memory::resize(value, want)?;
-        read_at(&file, range.start, value)?;
         Ok(Some(stat))
     }
 
@@ -263,8 +257,11 @@ impl Readable for DirectoryStore {
         Ok(Box::new(names))
     }
 
-    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
-        self.open_value(key)
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            local: Some(self),
+            ..Capabilities::default()
+        }
     }
 
     fn location(&self) -> String {

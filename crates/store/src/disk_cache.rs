@@ -9,10 +9,12 @@ mod cache_directory;
 mod cached_file;
 mod usage;
 
-use super::{Key, Listing, Readable, Replaces, Stat, Store, ValuePiece, Version};
+use super::{
+    ByteRange, Capabilities, Key, Listing, NameChange, Readable, Replaces, SideStore, Stat, Store,
+    StoreExt, ValuePiece, Version,
+};
 use cache_directory::CacheDirectory;
 use cached_file::CachedFile;
-use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -189,36 +191,28 @@ impl DiskCache {
     fn remove(&self, key: &Key) {
         self.directory.remove(hash(&self.name(key)));
     }
-}
 
-impl Readable for DiskCache {
-    fn below(&self) -> Option<&dyn Store> {
-        Some(&*self.below)
-    }
-
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        if self.immutable.is_some() {
-            return self.below.get(key, limit, value);
-        }
+    /// Reads a whole value, unless the cache has it.
+    fn read_whole(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let name = self.name(key);
         if let Some(now) = self.read_cached(key, &name, 0..u64::MAX, limit, value)? {
-            return Ok(Some(now.version));
+            return Ok(Some(now));
         }
-        let version = self.below.get(key, limit, value)?;
-        if let Some(version) = &version {
+        let stat = self.below.read(key, &ByteRange::Whole(limit), value)?;
+        if let Some(stat) = &stat {
             self.stats.disk_cache_misses.add(1);
-            self.insert(&name, version, value);
+            self.insert(&name, &stat.version, value);
         }
-        Ok(version)
+        Ok(stat)
     }
 
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        if self.is_immutable(key) {
-            return self.get_part(key, range, value);
-        }
-        if self.immutable.is_some() {
-            return self.below.get_range(key, range, value);
-        }
+    /// Reads a part of a value, unless the cache has the value.
+    fn read_range(
+        &self,
+        key: &Key,
+        range: Range<u64>,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
         let name = self.name(key);
         if let Some(now) = self.read_cached(key, &name, range.clone(), u64::MAX, value)? {
             return Ok(Some(now));
@@ -233,20 +227,32 @@ impl Readable for DiskCache {
         }
         Ok(stat)
     }
+}
 
-    fn derived(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
-        let name = format!("{}\0{name}", self.name(key));
-        let cached = CachedFile::open(self.directory.get(hash(&name))?, &name)?;
-        if !cached.read(0..u64::MAX, bytes).ok()? {
-            self.directory.remove(hash(&name));
-            return None;
-        }
-        self.directory.record_use(cached.file());
-        Some(cached.version)
+impl Readable for DiskCache {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&*self.below)
     }
 
-    fn keep_derived(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
-        self.insert(&format!("{}\0{name}", self.name(key)), version, bytes);
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        match range {
+            ByteRange::Bounded(part) if self.is_immutable(key) => {
+                self.get_part(key, part.clone(), value)
+            }
+            _ if self.immutable.is_some() => self.below.read(key, range, value),
+            ByteRange::Whole(limit) => self.read_whole(key, *limit, value),
+            ByteRange::Bounded(part) => self.read_range(key, part.clone(), value),
+            ByteRange::Suffix(_) => self.below.read(key, range, value),
+        }
+    }
+
+    /// Returns those of the store below without files: their changes would bypass the cache.
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            local: None,
+            side: Some(self),
+            ..self.below.capabilities()
+        }
     }
 
     fn location(&self) -> String {
@@ -263,38 +269,50 @@ impl Readable for DiskCache {
 }
 
 impl Store for DiskCache {
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        let version = self.below.put_if(key, value, replaces)?;
-        if let Some(version) = &version {
-            self.insert(&self.name(key), version, value);
-        }
-        Ok(version)
-    }
-
     fn put_pieces(
         &self,
         key: &Key,
         pieces: &[ValuePiece],
         replaces: Replaces,
     ) -> Result<Option<Version>> {
-        self.remove(key);
-        self.below.put_pieces(key, pieces, replaces)
+        let [ValuePiece::Bytes(value)] = pieces else {
+            self.remove(key);
+            return self.below.put_pieces(key, pieces, replaces);
+        };
+        let version = self.below.put_pieces(key, pieces, replaces)?;
+        if let Some(version) = &version {
+            self.insert(&self.name(key), version, value);
+        }
+        Ok(version)
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        self.remove(key);
-        self.below.delete(key)
+    fn change(&self, change: NameChange) -> Result<bool> {
+        match change {
+            NameChange::Delete(key) => self.remove(key),
+            NameChange::Rename(from, to) => {
+                self.remove(from);
+                self.remove(to);
+            }
+            NameChange::MakePrefix(_) | NameChange::RemovePrefix(_) => {}
+        }
+        self.below.change(change)
+    }
+}
+
+impl SideStore for DiskCache {
+    fn derived(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
+        let name = format!("{}\0{name}", self.name(key));
+        let cached = CachedFile::open(self.directory.get(hash(&name))?, &name)?;
+        if !cached.read(0..u64::MAX, bytes).ok()? {
+            self.directory.remove(hash(&name));
+            return None;
+        }
+        self.directory.record_use(cached.file());
+        Some(cached.version)
     }
 
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        self.remove(from);
-        self.remove(to);
-        self.below.rename(from, to)
-    }
-
-    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        self.remove(key);
-        self.below.writable_file(key, create, exclusive)
+    fn keep_derived(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
+        self.insert(&format!("{}\0{name}", self.name(key)), version, bytes);
     }
 }
 

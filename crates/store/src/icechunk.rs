@@ -22,8 +22,8 @@ mod snapshot;
 use super::reference::{TargetRoots, check_end, target_error};
 use super::sorted_names::SortedListing;
 use super::{
-    EntryKind, Key, Listing, Permissions, Readable, Stat, Store, TargetPlace, TargetRoot, Version,
-    both, check_size,
+    ByteRange, Capabilities, EntryKind, Hint, Key, Listing, Permissions, Readable, Stat, Store,
+    StoreExt, TargetPlace, TargetRoot, Version, both,
 };
 use chunk_keys::ChunkKey;
 use chunk_listing::ChunkListing;
@@ -483,30 +483,22 @@ impl IcechunkStore {
 }
 
 impl Readable for IcechunkStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let snapshot = &self.found.snapshot;
-        let size = match self.find(key)? {
-            IceValue::Document(document) => snapshot.len(document)?,
-            IceValue::Chunk(chunk) => match &chunk.place {
-                ChunkPlace::Inline(range) => range.len() as u64,
-                ChunkPlace::Native { len, .. } | ChunkPlace::Virtual { len, .. } => *len,
-            },
-            IceValue::Prefix | IceValue::Nothing => return Ok(None),
-        };
-        check_size(size, limit)?;
-        Ok(self
-            .get_range(key, 0..size, value)?
-            .map(|stat| stat.version))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let snapshot = &self.found.snapshot;
         match self.find(key)? {
             IceValue::Document(document) => {
-                snapshot.read(document, range, value)?;
+                let part = range.within(snapshot.len(document)?)?;
+                snapshot.read(document, part, value)?;
                 snapshot.stat(document).map(Some)
             }
-            IceValue::Chunk(chunk) => self.read_chunk(&chunk, range, value).map(Some),
+            IceValue::Chunk(chunk) => {
+                let size = match &chunk.place {
+                    ChunkPlace::Inline(range) => range.len() as u64,
+                    ChunkPlace::Native { len, .. } | ChunkPlace::Virtual { len, .. } => *len,
+                };
+                self.read_chunk(&chunk, range.within(size)?, value)
+                    .map(Some)
+            }
             IceValue::Prefix | IceValue::Nothing => Ok(None),
         }
     }
@@ -553,14 +545,18 @@ impl Readable for IcechunkStore {
         Ok(Box::new(documents.into_iter().flatten().chain(chunks)))
     }
 
-    fn concurrency(&self) -> usize {
-        self.files()
-            .concurrency()
-            .max(self.targets.max_concurrency())
+    fn hint(&self, hint: Hint) {
+        if let Hint::Forget(_) | Hint::ForgetDocuments(_) = hint {
+            self.targets.forget();
+        }
     }
 
-    fn forget(&self, _prefix: &Key) {
-        self.targets.forget();
+    fn capabilities(&self) -> Capabilities<'_> {
+        let files = self.files().concurrency();
+        Capabilities {
+            concurrency: files.max(self.targets.max_concurrency()),
+            ..Capabilities::default()
+        }
     }
 
     fn location(&self) -> String {

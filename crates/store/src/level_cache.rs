@@ -4,10 +4,10 @@
 //! that a concurrent change by another program causes an error and is never overwritten.
 
 use super::{
-    Entry, EntryKind, Key, Listing, PrefixStore, Readable, Replaces, Stat, Store, Version,
+    ByteRange, Capabilities, Entry, EntryKind, Key, Listing, NameChange, PrefixStore, Readable,
+    Replaces, Stat, Store, StoreExt, ValuePiece, Version,
 };
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -32,7 +32,7 @@ struct KnownKeys {
     /// The prefix in which the command works, and which need not exist.
     root: Key,
     levels: BTreeMap<Key, KnownLevel>,
-    values: BTreeMap<Key, (Vec<u8>, Version)>,
+    values: BTreeMap<Key, (Vec<u8>, Stat)>,
 }
 
 /// The known names one level below a key.
@@ -134,6 +134,33 @@ impl LevelCache {
             },
         }
     }
+
+    fn delete_value(&self, key: &Key) -> Result<bool> {
+        let mut known = lock(&self.known);
+        if matches!(self.known_stat(&mut known, key), Some(None)) {
+            return Ok(false);
+        }
+        let is_deleted = self.below.delete(key)?;
+        known.values.remove(key);
+        if let Some(KnownLevel::All(names)) = known.levels.get_mut(&key.parent()) {
+            names.remove(key.name());
+        }
+        Ok(is_deleted)
+    }
+
+    /// Records an empty prefix without a request, since servers have no empty prefixes.
+    fn record_prefix(&self, key: &Key) -> Result<()> {
+        if self.stat(key)?.is_some() {
+            return Err(Error::system(libc::EEXIST));
+        }
+        super::check_prefix(self.stat(&key.parent())?.map(|stat| stat.kind))?;
+        let mut known = lock(&self.known);
+        known.add(key, Stat::prefix());
+        known
+            .levels
+            .insert(key.clone(), KnownLevel::All(BTreeMap::new()));
+        Ok(())
+    }
 }
 
 impl KnownKeys {
@@ -155,18 +182,16 @@ impl KnownKeys {
     }
 
     fn added(&mut self, key: &Key, value: &[u8], version: &Version) {
-        self.add(
-            key,
-            Stat::value(value.len() as u64, SystemTime::now(), version.clone()),
-        );
-        self.keep(key, value, version);
+        let stat = Stat::value(value.len() as u64, SystemTime::now(), version.clone());
+        self.add(key, stat.clone());
+        self.keep(key, value, &stat);
     }
 
-    fn keep(&mut self, key: &Key, value: &[u8], version: &Version) {
+    fn keep(&mut self, key: &Key, value: &[u8], stat: &Stat) {
         self.values.remove(key);
         if value.len() <= MAX_VALUE {
             self.values
-                .insert(key.clone(), (value.to_vec(), version.clone()));
+                .insert(key.clone(), (value.to_vec(), stat.clone()));
         }
     }
 
@@ -183,25 +208,28 @@ impl KnownKeys {
 }
 
 impl Readable for LevelCache {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let &ByteRange::Whole(limit) = range else {
+            return self.below.read(key, range, value);
+        };
         let mut known = lock(&self.known);
         if matches!(self.known_stat(&mut known, key), Some(None)) {
             return Ok(None);
         }
-        if let Some((bytes, version)) = known
+        if let Some((bytes, stat)) = known
             .values
             .get(key)
             .filter(|(bytes, _)| bytes.len() as u64 <= limit)
         {
             bytes.clone_into(value);
-            return Ok(Some(version.clone()));
+            return Ok(Some(stat.clone()));
         }
-        let version = self.below.get(key, limit, value)?;
-        match &version {
-            Some(version) => known.keep(key, value, version),
+        let stat = self.below.read(key, range, value)?;
+        match &stat {
+            Some(stat) => known.keep(key, value, stat),
             None => known.lose(key),
         }
-        Ok(version)
+        Ok(stat)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -229,20 +257,16 @@ impl Readable for LevelCache {
         }
     }
 
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.below.get_range(key, range, value)
-    }
-
     fn refers_to_files(&self, key: &Key) -> bool {
         self.below.refers_to_files(key)
     }
 
-    fn lists_all(&self) -> bool {
-        self.below.lists_all()
-    }
-
-    fn concurrency(&self) -> usize {
-        self.below.concurrency()
+    /// Returns those of the store below without files: their changes would bypass the cache.
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            local: None,
+            ..self.below.capabilities()
+        }
     }
 
     fn location(&self) -> String {
@@ -251,10 +275,6 @@ impl Readable for LevelCache {
 }
 
 impl Store for LevelCache {
-    fn is_writable(&self) -> bool {
-        self.below.is_writable()
-    }
-
     fn check_writable(&self, prefix: &Key) -> Result<()> {
         self.below.check_writable(prefix)
     }
@@ -265,7 +285,12 @@ impl Store for LevelCache {
 
     /// Puts a value. If the cache knows none, or the store has none, an unconditional put becomes a
     /// creation, so that it replaces no value that another program has just put.
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         let mut known = lock(&self.known);
         let is_missing = match (replaces, self.known_stat(&mut known, key)) {
             (Replaces::Anything, Some(stat)) => stat.is_none(),
@@ -277,9 +302,12 @@ impl Store for LevelCache {
         } else {
             replaces
         };
-        let version = self.below.put_if(key, value, condition)?;
+        let version = self.below.put_pieces(key, pieces, condition)?;
         if let Some(version) = &version {
-            known.added(key, value, version);
+            match pieces {
+                [ValuePiece::Bytes(value)] => known.added(key, value, version),
+                _ => known.lose(key),
+            }
             return Ok(Some(version.clone()));
         }
         known.lose(key);
@@ -290,41 +318,15 @@ impl Store for LevelCache {
         Ok(None)
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        let mut known = lock(&self.known);
-        if matches!(self.known_stat(&mut known, key), Some(None)) {
-            return Ok(false);
+    fn change(&self, change: NameChange) -> Result<bool> {
+        match change {
+            NameChange::Delete(key) => self.delete_value(key),
+            NameChange::MakePrefix(key) => self.record_prefix(key).map(|()| true),
+            NameChange::RemovePrefix(_) | NameChange::Rename(..) => {
+                lock(&self.known).lose_all();
+                self.below.change(change)
+            }
         }
-        let is_deleted = self.below.delete(key)?;
-        known.values.remove(key);
-        if let Some(KnownLevel::All(names)) = known.levels.get_mut(&key.parent()) {
-            names.remove(key.name());
-        }
-        Ok(is_deleted)
-    }
-
-    /// Records an empty prefix without a request, since servers have no empty prefixes.
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        if self.stat(key)?.is_some() {
-            return Err(Error::system(libc::EEXIST));
-        }
-        super::check_prefix(self.stat(&key.parent())?.map(|stat| stat.kind))?;
-        let mut known = lock(&self.known);
-        known.add(key, Stat::prefix());
-        known
-            .levels
-            .insert(key.clone(), KnownLevel::All(BTreeMap::new()));
-        Ok(())
-    }
-
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        lock(&self.known).lose_all();
-        self.below.remove_prefix(key)
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        lock(&self.known).lose_all();
-        self.below.rename(from, to)
     }
 }
 

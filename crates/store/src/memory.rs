@@ -1,11 +1,10 @@
 //! A store in memory.
 
 use super::{
-    Entry, EntryKind, Key, Listing, Readable, Replaces, Stat, Store, Version, check_prefix,
-    check_rename, check_size,
+    ByteRange, Entry, EntryKind, Key, Listing, NameChange, Readable, Replaces, Stat, Store,
+    ValuePiece, Version, assemble, check_prefix, check_rename,
 };
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Result};
@@ -82,6 +81,50 @@ impl MemoryContent {
             None => Ok(()),
         }
     }
+
+    fn delete(&mut self, key: &Key) -> Result<bool> {
+        match self.kind(key) {
+            Some(EntryKind::Prefix) => Err(Error::system(libc::EISDIR)),
+            _ => Ok(self.entries.remove(key.as_str()).is_some()),
+        }
+    }
+
+    fn make_prefix(&mut self, key: &Key) -> Result<()> {
+        check_prefix(self.kind(&key.parent()))?;
+        match self.kind(key) {
+            Some(_) => Err(Error::system(libc::EEXIST)),
+            None => {
+                self.entries.insert(key.as_str().to_string(), None);
+                Ok(())
+            }
+        }
+    }
+
+    fn remove_prefix(&mut self, key: &Key) -> Result<()> {
+        check_prefix(self.kind(key))?;
+        self.check_empty(key)?;
+        self.entries.remove(key.as_str());
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &Key, to: &Key) -> Result<()> {
+        check_prefix(self.kind(&to.parent()))?;
+        let source = self.kind(from);
+        let target = self.kind(to);
+        if check_rename(from, to, source, target)? == EntryKind::Prefix && from != to {
+            self.check_empty(to)?;
+        }
+        let mut moved = Vec::new();
+        self.entries.retain(|key, entry| {
+            let target = Key::root().join(key).moved(from, to);
+            let is_moved = target.is_some();
+            moved.extend(target.map(|to| (to.as_str().to_string(), entry.take())));
+            !is_moved
+        });
+        // the entry at `to` is replaced: the moved entries are inserted last
+        self.entries.extend(moved);
+        Ok(())
+    }
 }
 
 impl MemoryStore {
@@ -120,26 +163,13 @@ fn stat_of(value: Option<&(Vec<u8>, u64)>) -> Stat {
 }
 
 impl Readable for MemoryStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let content = self.lock();
         let Some((bytes, version)) = content.value(key) else {
             return Ok(None);
         };
-        check_size(bytes.len() as u64, limit)?;
-        value.clear();
-        value.extend_from_slice(bytes);
-        Ok(Some(version))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let content = self.lock();
-        let Some((bytes, version)) = content.value(key) else {
-            return Ok(None);
-        };
+        range.copy(bytes, value)?;
         let size = bytes.len() as u64;
-        let end = range.end.min(size);
-        value.clear();
-        value.extend_from_slice(&bytes[range.start.min(end) as usize..end as usize]);
         Ok(Some(Stat::value(size, SystemTime::UNIX_EPOCH, version)))
     }
 
@@ -172,11 +202,19 @@ impl Readable for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn is_writable(&self) -> bool {
-        true
+    fn check_writable(&self, _prefix: &Key) -> Result<()> {
+        Ok(())
     }
 
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        let Some(value) = assemble(self, key, pieces, replaces)? else {
+            return Ok(None);
+        };
         let mut content = self.lock();
         let current = content.value(key).map(|(_, version)| version);
         let is_satisfied = match replaces {
@@ -185,17 +223,9 @@ impl Store for MemoryStore {
             Replaces::Version(version) => current.as_ref() == Some(version),
         };
         if is_satisfied {
-            content.put(key, value.to_vec()).map(Some)
+            content.put(key, value.bytes.into_owned()).map(Some)
         } else {
             Ok(None)
-        }
-    }
-
-    fn delete(&self, key: &Key) -> Result<bool> {
-        let mut content = self.lock();
-        match content.kind(key) {
-            Some(EntryKind::Prefix) => Err(Error::system(libc::EISDIR)),
-            _ => Ok(content.entries.remove(key.as_str()).is_some()),
         }
     }
 
@@ -203,43 +233,13 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn make_prefix(&self, key: &Key) -> Result<()> {
+    fn change(&self, change: NameChange) -> Result<bool> {
         let mut content = self.lock();
-        check_prefix(content.kind(&key.parent()))?;
-        match content.kind(key) {
-            Some(_) => Err(Error::system(libc::EEXIST)),
-            None => {
-                content.entries.insert(key.as_str().to_string(), None);
-                Ok(())
-            }
+        match change {
+            NameChange::Delete(key) => content.delete(key),
+            NameChange::MakePrefix(key) => content.make_prefix(key).map(|()| true),
+            NameChange::RemovePrefix(key) => content.remove_prefix(key).map(|()| true),
+            NameChange::Rename(from, to) => content.rename(from, to).map(|()| true),
         }
-    }
-
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        let mut content = self.lock();
-        check_prefix(content.kind(key))?;
-        content.check_empty(key)?;
-        content.entries.remove(key.as_str());
-        Ok(())
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        let mut content = self.lock();
-        check_prefix(content.kind(&to.parent()))?;
-        let source = content.kind(from);
-        let target = content.kind(to);
-        if check_rename(from, to, source, target)? == EntryKind::Prefix && from != to {
-            content.check_empty(to)?;
-        }
-        let mut moved = Vec::new();
-        content.entries.retain(|key, entry| {
-            let target = Key::root().join(key).moved(from, to);
-            let is_moved = target.is_some();
-            moved.extend(target.map(|to| (to.as_str().to_string(), entry.take())));
-            !is_moved
-        });
-        // the entry at `to` is replaced: the moved entries are inserted last
-        content.entries.extend(moved);
-        Ok(())
     }
 }

@@ -4,15 +4,13 @@
 
 use super::level::KnownNames;
 use super::{
-    Entry, EntryKind, Hint, Key, Listing, PagedListing, Reach, Readable, Replaces, Stat, Store,
-    ValuePiece, Version, stat_many_with,
+    ByteRange, Capabilities, Entry, EntryKind, Hint, Key, Listing, NameChange, PagedListing, Reach,
+    Readable, Replaces, Stat, Store, StoreExt, ValuePiece, Version, stat_many_with,
 };
 use contents::{KeyChange, ListingRun, MAX_NAMES, SharedContents};
-use std::fs::File;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::{self, lock};
 
 mod bounded_map;
@@ -34,7 +32,7 @@ pub struct MetadataCache {
 }
 
 impl MetadataCache {
-    /// Creates a cache over `below` whose entries live for `ttl`, or forever. [`Readable::forget`]
+    /// Creates a cache over `below` whose entries live for `ttl`, or forever. [`Hint::Forget`]
     /// invalidates them earlier.
     pub fn new(below: Arc<dyn PagedListing>, ttl: Option<Duration>) -> Self {
         let contents = Arc::new(SharedContents::new(ttl));
@@ -110,14 +108,9 @@ impl MetadataCache {
         let is_put = matches!(put, Ok(Some(_)));
         self.changed(key, put, if is_put { PUT } else { KeyChange::Unknown });
     }
-}
 
-impl Readable for MetadataCache {
-    fn below(&self) -> Option<&dyn Store> {
-        Some(&*self.below)
-    }
-
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    /// Reads a whole value, from the cache if its metadata there is valid.
+    fn read_whole(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let known = {
             let mut contents = lock(&self.contents);
             match contents.stat_to_read(key) {
@@ -129,33 +122,47 @@ impl Readable for MetadataCache {
                     {
                         value.clear();
                         value.extend_from_slice(bytes);
-                        return Ok(Some(stat.version));
+                        return Ok(Some(stat));
                     }
                     Some(stat.version)
                 }
                 None => None,
             }
         };
-        let version = self.below.get(key, limit, value)?;
+        let read = self.below.read(key, &ByteRange::Whole(limit), value)?;
         if let Some(known) = known {
             let mut contents = lock(&self.contents);
-            match &version {
-                Some(version) if version.may_equal(&known) => contents.restate(key, version),
+            match &read {
+                Some(stat) if stat.version.may_equal(&known) => {
+                    contents.restate(key, &stat.version);
+                }
                 _ => contents.changed(key, KeyChange::Unknown),
             }
-            if let Some(version) = &version {
-                contents.insert_value(key, version.clone(), value);
+            if let Some(stat) = &read {
+                contents.insert_value(key, stat.version.clone(), value);
             }
         }
-        Ok(version)
+        Ok(read)
+    }
+}
+
+impl Readable for MetadataCache {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&*self.below)
     }
 
-    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let is_absent = matches!(lock(&self.contents).stat_to_read(key), Some(None));
-        if is_absent {
-            Ok(None)
-        } else {
-            self.below.get_end(key, len, value)
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        match range {
+            ByteRange::Whole(limit) => self.read_whole(key, *limit, value),
+            ByteRange::Bounded(_) => self.below.read(key, range, value),
+            ByteRange::Suffix(_) => {
+                let is_absent = matches!(lock(&self.contents).stat_to_read(key), Some(None));
+                if is_absent {
+                    Ok(None)
+                } else {
+                    self.below.read(key, range, value)
+                }
+            }
         }
     }
 
@@ -242,11 +249,6 @@ impl Readable for MetadataCache {
         }))
     }
 
-    fn forget(&self, prefix: &Key) {
-        lock(&self.contents).forget(prefix);
-        self.below.forget(prefix);
-    }
-
     fn hint(&self, hint: Hint) {
         match hint {
             Hint::WholeStore => {
@@ -260,29 +262,27 @@ impl Readable for MetadataCache {
             }
             Hint::Level(level) => drop(self.cache_level(level)),
             Hint::Nodes(prefixes) => prefetch::prefetch(self, prefixes),
+            Hint::Forget(prefix) | Hint::ForgetDocuments(prefix) => {
+                lock(&self.contents).forget(prefix);
+                self.below.hint(hint);
+            }
+        }
+    }
+
+    /// Returns those of the store below without files: their changes would bypass the cache.
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            local: None,
+            ..self.below.capabilities()
         }
     }
 
     fn location(&self) -> String {
         self.below.location()
     }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.below.get_range(key, range, value)
-    }
 }
 
 impl Store for MetadataCache {
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        let put = self.below.put_if(key, value, replaces);
-        self.put_if_matched(key, &put);
-        put.inspect(|version| {
-            version
-                .iter()
-                .for_each(|version| lock(&self.contents).update_value(key, version, value))
-        })
-    }
-
     fn put_pieces(
         &self,
         key: &Key,
@@ -291,56 +291,43 @@ impl Store for MetadataCache {
     ) -> Result<Option<Version>> {
         let put = self.below.put_pieces(key, pieces, replaces);
         self.put_if_matched(key, &put);
+        if let [ValuePiece::Bytes(value)] = pieces
+            && let Ok(Some(version)) = &put
+        {
+            lock(&self.contents).update_value(key, version, value);
+        }
         put
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        let deleted = self.below.delete(key);
-        self.changed(key, &deleted, KeyChange::Absent);
-        deleted
-    }
-
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        let made = self.below.make_prefix(key);
-        self.changed(key, &made, KeyChange::Present(EntryKind::Prefix));
-        if made.is_ok() {
-            let mut contents = lock(&self.contents);
-            let run = contents.begin_listing(key);
-            contents.insert_listing(&run, Arc::new(KnownNames::new(Vec::new(), Reach::All)));
+    fn change(&self, change: NameChange) -> Result<bool> {
+        let moved = match change {
+            NameChange::Rename(from, _) => lock(&self.contents).listed_kind(from),
+            _ => None,
+        };
+        let changed = self.below.change(change);
+        match change {
+            NameChange::Delete(key) => self.changed(key, &changed, KeyChange::Absent),
+            NameChange::MakePrefix(key) => {
+                self.changed(key, &changed, KeyChange::Present(EntryKind::Prefix));
+                if changed.is_ok() {
+                    let mut contents = lock(&self.contents);
+                    let run = contents.begin_listing(key);
+                    let names = Arc::new(KnownNames::new(Vec::new(), Reach::All));
+                    contents.insert_listing(&run, names);
+                }
+            }
+            NameChange::RemovePrefix(key) => self.changed_below(key, &changed, KeyChange::Absent),
+            NameChange::Rename(from, to) if moved == Some(EntryKind::Value) => {
+                self.changed(from, &changed, KeyChange::Absent);
+                self.changed(to, &changed, PUT);
+            }
+            NameChange::Rename(from, to) => {
+                self.changed_below(from, &changed, KeyChange::Absent);
+                let kind = moved.map_or(KeyChange::Unknown, KeyChange::Present);
+                self.changed_below(to, &changed, kind);
+            }
         }
-        made
-    }
-
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        let removed = self.below.remove_prefix(key);
-        self.changed_below(key, &removed, KeyChange::Absent);
-        removed
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        let kind = lock(&self.contents).listed_kind(from);
-        let renamed = self.below.rename(from, to);
-        if kind == Some(EntryKind::Value) {
-            self.changed(from, &renamed, KeyChange::Absent);
-            self.changed(to, &renamed, PUT);
-        } else {
-            self.changed_below(from, &renamed, KeyChange::Absent);
-            self.changed_below(
-                to,
-                &renamed,
-                kind.map_or(KeyChange::Unknown, KeyChange::Present),
-            );
-        }
-        renamed
-    }
-
-    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        let file = self.below.writable_file(key, create, exclusive);
-        // a store without files has not tried anything
-        if !file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
-            self.changed(key, &file, KeyChange::Unknown);
-        }
-        file
+        changed
     }
 }
 

@@ -32,12 +32,10 @@ pub use overlay_directory::OverlayDirectory;
 pub use record::ChangeKind;
 
 use super::{
-    EntryKind, Hint, Key, Listing, Permissions, Readable, Snapshots, Stat, Store, SubtreeLocks,
-    Version, both, stat_many_with,
+    ByteRange, Capabilities, EntryKind, Hint, Key, Listing, Permissions, Readable, Stat, Store,
+    SubtreeLocks, both, stat_many_with,
 };
 use record::ChangeRecord;
-use std::fs::File;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -175,7 +173,7 @@ impl OverlayStore {
     }
 
     /// Reads a value from the store that provides it.
-    fn read<T>(
+    fn read_visible<T>(
         &self,
         key: &Key,
         mut read: impl FnMut(&dyn Store) -> Result<Option<T>>,
@@ -274,17 +272,8 @@ impl OverlayStore {
 }
 
 impl Readable for OverlayStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.read(key, |store| store.get(key, limit, value))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let read = self.read(key, |store| store.get_range(key, range.clone(), value))?;
-        Ok(read.map(|stat| Self::shown(stat, self.has_modes)))
-    }
-
-    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let read = self.read(key, |store| store.get_end(key, len, value))?;
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let read = self.read_visible(key, |store| store.read(key, range, value))?;
         Ok(read.map(|stat| Self::shown(stat, self.has_modes)))
     }
 
@@ -354,16 +343,8 @@ impl Readable for OverlayStore {
         ))
     }
 
-    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
-        self.read(key, |store| store.file(key))
-    }
-
     fn refers_to_files(&self, key: &Key) -> bool {
         self.lower.refers_to_files(key)
-    }
-
-    fn lists_all(&self) -> bool {
-        self.lower.lists_all()
     }
 
     fn lists_nodes(&self) -> bool {
@@ -374,16 +355,12 @@ impl Readable for OverlayStore {
         self.lower.hint(hint);
     }
 
-    fn concurrency(&self) -> usize {
-        self.lower.concurrency()
-    }
-
-    fn snapshots(&self) -> Option<&dyn Snapshots> {
-        self.lower.snapshots()
-    }
-
-    fn forget(&self, prefix: &Key) {
-        self.lower.forget(prefix);
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            local: Some(self),
+            side: None,
+            ..self.lower.capabilities()
+        }
     }
 
     fn location(&self) -> String {

@@ -1,7 +1,8 @@
 //! Values assembled from pieces, some of which are already in files.
 
-use super::{Key, Replaces, Store, Version};
+use super::{ByteRange, Key, Replaces, Store};
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -47,9 +48,10 @@ impl ValuePiece<'_> {
     }
 }
 
-/// Returns whether a value is small enough to be assembled in memory.
+/// Returns whether a value is in memory, or small enough to be assembled there.
 pub fn is_put_in_memory(pieces: &[ValuePiece]) -> bool {
-    size(pieces) <= IN_MEMORY.min(memory::limit() as u64 / 2)
+    matches!(pieces, [ValuePiece::Bytes(_)])
+        || size(pieces) <= IN_MEMORY.min(memory::limit() as u64 / 2)
 }
 
 /// Returns whether a piece is one of the value that is replaced.
@@ -101,13 +103,31 @@ fn take_for_put<'a>(
     }
 }
 
-/// Assembles a value in memory, and puts it by [`Store::put_if`].
-pub fn put_in_memory(
+/// A value that was assembled from pieces.
+pub struct AssembledValue<'a> {
+    /// The bytes of the value.
+    pub bytes: Cow<'a, [u8]>,
+    _memory: Option<PutMemory<'a>>,
+}
+
+/// Assembles a value in memory, for a store that puts whole values. Returns `None` if `store` no
+/// longer has the version in `replaces` that old pieces are taken from.
+///
+/// # Errors
+///
+/// EFBIG if the value is too large for this.
+pub fn assemble<'a>(
     store: &(impl Store + ?Sized),
     key: &Key,
-    pieces: &[ValuePiece],
+    pieces: &'a [ValuePiece],
     replaces: Replaces,
-) -> Result<Option<Version>> {
+) -> Result<Option<AssembledValue<'a>>> {
+    if let [ValuePiece::Bytes(bytes)] = pieces {
+        return Ok(Some(AssembledValue {
+            bytes: Cow::Borrowed(bytes),
+            _memory: None,
+        }));
+    }
     let size = size(pieces);
     if size > IN_MEMORY {
         let why = format!(
@@ -115,7 +135,7 @@ pub fn put_in_memory(
         );
         return Err(Error::system(libc::EFBIG).context(why));
     }
-    let _memory = take_for_put(&PUTS, || memory::take_within(size as usize, MAX_WAIT))?;
+    let memory = take_for_put(&PUTS, || memory::take_within(size as usize, MAX_WAIT))?;
     let mut value = Vec::new();
     let mut part = Vec::new();
     memory::reserve(&mut value, size as usize)?;
@@ -128,7 +148,8 @@ pub fn put_in_memory(
                 file.read_exact_at(&mut value[start..], range.start)?;
             }
             ValuePiece::Old(range) => {
-                let stat = store.get_range(key, range.clone(), &mut part)?;
+                let old = ByteRange::Bounded(range.clone());
+                let stat = store.read(key, &old, &mut part)?;
                 let is_same = stat.is_some_and(|stat| replaces == Replaces::Version(&stat.version));
                 if !is_same || part.len() as u64 != piece.size() {
                     return Ok(None);
@@ -137,7 +158,10 @@ pub fn put_in_memory(
             }
         }
     }
-    store.put_if(key, &value, replaces)
+    Ok(Some(AssembledValue {
+        bytes: Cow::Owned(value),
+        _memory: Some(memory),
+    }))
 }
 
 /// Writes pieces into an empty file. `old` is the file with the value that is replaced.

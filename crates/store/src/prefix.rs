@@ -2,11 +2,10 @@
 //! prefix is.
 
 use super::{
-    FileAttribute, Hint, Key, KeyLock, Listing, Permissions, Readable, Replaces, Space, Stat,
-    Store, ValuePiece, Version,
+    ByteRange, Capabilities, FileAttribute, Hint, Key, KeyLock, Listing, LocalFiles, NameChange,
+    Permissions, Readable, Replaces, SideStore, Space, Stat, Store, StoreExt, ValuePiece, Version,
 };
 use std::fs::File;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use zarrfs_base::error::Result;
@@ -33,16 +32,8 @@ impl PrefixStore {
 }
 
 impl Readable for PrefixStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.below.get(&self.full(key), limit, value)
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.below.get_range(&self.full(key), range, value)
-    }
-
-    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.below.get_end(&self.full(key), len, value)
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.below.read(&self.full(key), range, value)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -62,6 +53,14 @@ impl Readable for PrefixStore {
         self.below.list(&self.full(prefix))
     }
 
+    fn lists_nodes(&self) -> bool {
+        self.below.lists_nodes()
+    }
+
+    fn refers_to_files(&self, key: &Key) -> bool {
+        self.below.refers_to_files(&self.full(key))
+    }
+
     fn hint(&self, hint: Hint) {
         match hint {
             Hint::WholeStore => self.below.hint(Hint::Below(&self.prefix)),
@@ -71,24 +70,22 @@ impl Readable for PrefixStore {
                 let full: Vec<Key> = prefixes.iter().map(|key| self.full(key)).collect();
                 self.below.hint(Hint::Nodes(&full));
             }
+            Hint::Forget(prefix) => self.below.hint(Hint::Forget(&self.full(prefix))),
+            Hint::ForgetDocuments(prefix) => {
+                self.below.hint(Hint::ForgetDocuments(&self.full(prefix)));
+            }
         }
     }
 
-    fn derived(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
-        self.below.derived(&self.full(key), name, bytes)
-    }
-
-    fn keep_derived(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
-        self.below
-            .keep_derived(&self.full(key), name, version, bytes);
-    }
-
-    fn forget(&self, prefix: &Key) {
-        self.below.forget(&self.full(prefix));
-    }
-
-    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
-        self.below.file(&self.full(key))
+    /// Returns those of the store below, without snapshots: these are of the whole repository.
+    fn capabilities(&self) -> Capabilities<'_> {
+        let below = self.below.capabilities();
+        Capabilities {
+            local: below.local.map(|_| self as &dyn LocalFiles),
+            side: below.side.map(|_| self as &dyn SideStore),
+            snapshots: None,
+            ..below
+        }
     }
 
     fn location(&self) -> String {
@@ -98,43 +95,11 @@ impl Readable for PrefixStore {
             self.prefix
         )
     }
-
-    fn refers_to_files(&self, key: &Key) -> bool {
-        self.below.refers_to_files(&self.full(key))
-    }
-
-    fn lists_all(&self) -> bool {
-        self.below.lists_all()
-    }
-
-    fn lists_nodes(&self) -> bool {
-        self.below.lists_nodes()
-    }
-
-    fn concurrency(&self) -> usize {
-        self.below.concurrency()
-    }
 }
 
 impl Store for PrefixStore {
-    fn space(&self) -> Result<Option<Space>> {
-        self.below.space()
-    }
-
-    fn is_writable(&self) -> bool {
-        self.below.is_writable()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.below.sync()
-    }
-
     fn check_writable(&self, prefix: &Key) -> Result<()> {
         self.below.check_writable(&self.full(prefix))
-    }
-
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.below.put_if(&self.full(key), value, replaces)
     }
 
     fn put_pieces(
@@ -146,36 +111,59 @@ impl Store for PrefixStore {
         self.below.put_pieces(&self.full(key), pieces, replaces)
     }
 
-    fn set_file_attribute(
-        &self,
-        key: &Key,
-        attribute: FileAttribute,
-    ) -> Result<Option<Permissions>> {
+    fn change(&self, change: NameChange) -> Result<bool> {
+        match change {
+            NameChange::Delete(key) => self.below.delete(&self.full(key)),
+            NameChange::MakePrefix(key) => {
+                self.below.change(NameChange::MakePrefix(&self.full(key)))
+            }
+            NameChange::RemovePrefix(key) => {
+                self.below.change(NameChange::RemovePrefix(&self.full(key)))
+            }
+            NameChange::Rename(from, to) => {
+                let renamed = NameChange::Rename(&self.full(from), &self.full(to));
+                self.below.change(renamed)
+            }
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.below.sync()
+    }
+}
+
+impl LocalFiles for PrefixStore {
+    fn open_file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.below.file(&self.full(key))
+    }
+
+    fn open_writable(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        self.below.writable_file(&self.full(key), create, exclusive)
+    }
+
+    fn set_attribute(&self, key: &Key, attribute: FileAttribute) -> Result<Option<Permissions>> {
         self.below.set_file_attribute(&self.full(key), attribute)
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        self.below.delete(&self.full(key))
-    }
-
-    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+    fn lock_key(&self, key: &Key, since: Instant) -> Result<KeyLock> {
         self.below.lock(&self.full(key), since)
     }
 
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        self.below.make_prefix(&self.full(key))
+    fn statvfs(&self) -> Result<Option<Space>> {
+        self.below.space()
+    }
+}
+
+impl SideStore for PrefixStore {
+    fn derived(&self, key: &Key, name: &str, bytes: &mut Vec<u8>) -> Option<String> {
+        let side = self.below.capabilities().side?;
+        side.derived(&self.full(key), name, bytes)
     }
 
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        self.below.remove_prefix(&self.full(key))
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        self.below.rename(&self.full(from), &self.full(to))
-    }
-
-    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        self.below.writable_file(&self.full(key), create, exclusive)
+    fn keep_derived(&self, key: &Key, name: &str, version: &Version, bytes: &[u8]) {
+        if let Some(side) = self.below.capabilities().side {
+            side.keep_derived(&self.full(key), name, version, bytes);
+        }
     }
 }
 

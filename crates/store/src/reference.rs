@@ -16,12 +16,14 @@ mod template;
 
 use super::reopening::{OpenedValue, Reopening, prefix_in};
 use super::sorted_names::{SortedEntries, SortedListing, SortedNames};
-use super::{EntryKind, Key, Listing, Readable, Stat, Store, Version, check_size};
+use super::{
+    ByteRange, Capabilities, EntryKind, Hint, Key, Listing, Readable, Stat, Store, StoreExt,
+    Version,
+};
 use index::{Reference, ReferenceIndex, Referenced};
 use json_text::JsonText;
 pub use place::TargetPlace;
 pub(crate) use place::target_error;
-use std::ops::Range;
 use std::sync::Arc;
 pub use targets::TargetRoot;
 pub(crate) use targets::{TargetRoots, check_end};
@@ -244,19 +246,6 @@ impl ReferenceStore {
         self.opened.known(|| self.open_again())
     }
 
-    /// Reads the bytes of `part`, relative to `offset`, of a target that must have `len` bytes
-    /// there.
-    fn read_part(
-        &self,
-        opened: &OpenReferences,
-        (target, offset, len): (&str, u64, u64),
-        part: Range<u64>,
-        value: &mut Vec<u8>,
-    ) -> Result<Stat> {
-        let stat = self.targets.read_part((target, offset, len), part, value)?;
-        Ok(opened.of_target(&stat, offset, len))
-    }
-
     /// Returns the metadata of a name. `latest` is the target that was looked at before, with its
     /// metadata.
     fn stat_in<'a>(
@@ -290,14 +279,12 @@ impl ReferenceStore {
 }
 
 impl Readable for ReferenceStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let opened = self.known()?;
         let stat = match opened.index.find(key.as_str())? {
             None => return Ok(None),
             Some(Referenced::Inline(bytes)) => {
-                check_size(bytes.len() as u64, limit)?;
-                memory::reserve(value, bytes.len())?;
-                value.extend_from_slice(bytes);
+                range.copy(bytes, value)?;
                 opened.of_inline(bytes)
             }
             Some(Referenced::Range {
@@ -305,40 +292,14 @@ impl Readable for ReferenceStore {
                 offset,
                 len,
             }) => {
-                check_size(len, limit)?;
-                self.read_part(&opened, (target, offset, len), 0..len, value)?
+                let part = range.within(len)?;
+                let stat = self.targets.read_part((target, offset, len), part, value)?;
+                opened.of_target(&stat, offset, len)
             }
-            Some(Referenced::Whole(target)) => {
-                let version = self
-                    .targets
-                    .read(target, |store, key| store.get(key, limit, value))?;
-                let size = value.len() as u64;
-                opened.of_target(&Stat::value(size, opened.stat.modified, version), 0, size)
-            }
-        };
-        Ok(Some(stat.version))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let opened = self.known()?;
-        let stat = match opened.index.find(key.as_str())? {
-            None => return Ok(None),
-            Some(Referenced::Inline(bytes)) => {
-                let end = range.end.min(bytes.len() as u64);
-                let part = &bytes[range.start.min(end) as usize..end as usize];
-                memory::reserve(value, part.len())?;
-                value.extend_from_slice(part);
-                opened.of_inline(bytes)
-            }
-            Some(Referenced::Range {
-                target,
-                offset,
-                len,
-            }) => self.read_part(&opened, (target, offset, len), range, value)?,
             Some(Referenced::Whole(target)) => {
                 let stat = self
                     .targets
-                    .read(target, |store, key| store.get_range(key, range, value))?;
+                    .read(target, |store, key| store.read(key, range, value))?;
                 opened.of_target(&stat, 0, stat.size)
             }
         };
@@ -379,23 +340,28 @@ impl Readable for ReferenceStore {
         }
     }
 
-    fn concurrency(&self) -> usize {
+    fn refers_to_files(&self, _key: &Key) -> bool {
+        true
+    }
+
+    fn hint(&self, hint: Hint) {
+        if let Hint::Forget(_) | Hint::ForgetDocuments(_) = hint {
+            self.targets.forget();
+            self.opened.forget();
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities<'_> {
         let remote = self
             .opened
             .current()
             .remote
             .as_ref()
             .map_or(1, |target| self.targets.concurrency(target));
-        remote.max(self.opened.below.concurrency())
-    }
-
-    fn refers_to_files(&self, _key: &Key) -> bool {
-        true
-    }
-
-    fn forget(&self, _prefix: &Key) {
-        self.targets.forget();
-        self.opened.forget();
+        Capabilities {
+            concurrency: remote.max(self.opened.below.concurrency()),
+            ..Capabilities::default()
+        }
     }
 
     fn location(&self) -> String {

@@ -1,7 +1,7 @@
 //! A value of another store that is opened as a store itself, and opened again after another writer
 //! has replaced it. This module does not know how the value is opened.
 
-use super::{Key, Permissions, Stat, Store, Version};
+use super::{Key, Permissions, Stat, Store, StoreExt, Version};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use zarrfs_base::error::{Error, Kind, Result};

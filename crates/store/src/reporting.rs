@@ -2,10 +2,13 @@
 //! goes on after a failed call, and a header that is built without an array, would otherwise hide
 //! them. This module must not know who calls.
 
-use super::{Key, Listing, Readable, Stat, Store, Version};
+use super::{
+    ByteRange, Capabilities, FileAttribute, Key, KeyLock, Listing, LocalFiles, Permissions,
+    Readable, Space, Stat, Store, StoreExt,
+};
 use std::fs::File;
-use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::stats::Stats;
 
@@ -53,16 +56,8 @@ impl Readable for ReportingStore {
         Some(self.below.as_ref())
     }
 
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.record(key, self.below.get(key, limit, value))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.record(key, self.below.get_range(key, range, value))
-    }
-
-    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.record(key, self.below.get_end(key, len, value))
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.record(key, self.below.read(key, range, value))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -91,12 +86,12 @@ impl Readable for ReportingStore {
         })))
     }
 
-    fn forget_documents(&self, prefix: &Key) {
-        self.below.forget_documents(prefix);
-    }
-
-    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
-        self.record(key, self.below.file(key))
+    fn capabilities(&self) -> Capabilities<'_> {
+        let below = self.below.capabilities();
+        Capabilities {
+            local: below.local.map(|_| self as &dyn LocalFiles),
+            ..below
+        }
     }
 
     fn location(&self) -> String {
@@ -105,3 +100,25 @@ impl Readable for ReportingStore {
 }
 
 impl Store for ReportingStore {}
+
+impl LocalFiles for ReportingStore {
+    fn open_file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.record(key, self.below.file(key))
+    }
+
+    fn open_writable(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        self.below.writable_file(key, create, exclusive)
+    }
+
+    fn set_attribute(&self, key: &Key, attribute: FileAttribute) -> Result<Option<Permissions>> {
+        self.below.set_file_attribute(key, attribute)
+    }
+
+    fn lock_key(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        self.below.lock(key, since)
+    }
+
+    fn statvfs(&self) -> Result<Option<Space>> {
+        self.below.space()
+    }
+}

@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{FaultyStore, Operation, UnlistedStore};
 use proptest::prelude::*;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -104,17 +104,8 @@ proptest! {
 fn a_read_only_store_refuses_writes() {
     struct ReadOnly(MemoryStore);
     impl Readable for ReadOnly {
-        fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-            self.0.get(key, limit, value)
-        }
-
-        fn get_range(
-            &self,
-            key: &Key,
-            range: Range<u64>,
-            value: &mut Vec<u8>,
-        ) -> Result<Option<Stat>> {
-            self.0.get_range(key, range, value)
+        fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+            self.0.read(key, range, value)
         }
 
         fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -154,7 +145,7 @@ struct ThinLayer {
 }
 
 impl Readable for ThinLayer {
-    delegate_store!(inner: get get_range stat list location);
+    delegate_store!(inner: read stat list location);
 
     fn below(&self) -> Option<&dyn Store> {
         Some(&*self.inner)
@@ -209,7 +200,9 @@ fn a_layer_reads_as_the_store_below_does() {
     };
     assert!(!layer.lists_all() && !layer.lists_nodes() && layer.concurrency() > 1);
     let mut end = Vec::new();
-    layer.get_end(&key("a"), 2, &mut end).unwrap();
+    layer
+        .read(&key("a"), &ByteRange::Suffix(2), &mut end)
+        .unwrap();
     assert_eq!(end, b"ue");
     assert_eq!(below.calls(Operation::Stat), 0);
     let mut keys = [key("a"), key("b")].into_iter();

@@ -1,7 +1,7 @@
 //! Copies of values into files. Values of any size are copied part by part, and the first parts of
 //! several values are read at the same time from a store that answers several requests.
 
-use crate::{Key, Readable, Stat};
+use crate::{Key, Stat, Store, StoreExt};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
@@ -35,7 +35,7 @@ pub struct CopiedValue {
 
 impl ValueStart {
     /// Returns the number of values that the store answers at the same time.
-    pub fn together(store: &dyn Readable) -> usize {
+    pub fn together(store: &dyn Store) -> usize {
         store.concurrency().clamp(1, TOGETHER)
     }
 
@@ -44,7 +44,7 @@ impl ValueStart {
     /// # Errors
     ///
     /// The store fails.
-    pub fn read(store: &dyn Readable, key: &Key) -> Result<Option<Self>> {
+    pub fn read(store: &dyn Store, key: &Key) -> Result<Option<Self>> {
         let mut bytes = Vec::new();
         let stat = store
             .get_range(key, 0..PART, &mut bytes)
@@ -57,7 +57,7 @@ impl ValueStart {
     /// # Errors
     ///
     /// The first error of a read.
-    pub fn read_all(store: &dyn Readable, keys: &[Key]) -> Result<Vec<Option<Self>>> {
+    pub fn read_all(store: &dyn Store, keys: &[Key]) -> Result<Vec<Option<Self>>> {
         let starts: Vec<Mutex<Option<Self>>> = keys.iter().map(|_| Mutex::default()).collect();
         let next = AtomicUsize::new(0);
         on_threads(keys.len().min(Self::together(store)), &|| {
@@ -86,7 +86,7 @@ impl ValueStart {
     /// The store or the file fails, or the value is removed or keeps changing.
     pub fn copy(
         self,
-        store: &dyn Readable,
+        store: &dyn Store,
         key: &Key,
         file: &File,
         offset: u64,
@@ -106,7 +106,7 @@ impl ValueStart {
     /// Copies the value and returns its checksum; `None` if it is replaced meanwhile.
     fn copy_once(
         &self,
-        store: &dyn Readable,
+        store: &dyn Store,
         key: &Key,
         file: &File,
         offset: u64,

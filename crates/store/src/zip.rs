@@ -20,12 +20,14 @@ pub use writer::ZipWriter;
 
 use super::reopening::{OpenedValue, Reopening, prefix_in};
 use super::sorted_names::{SortedEntries, SortedListing, SortedNames};
-use super::{EntryKind, Key, Listing, Readable, Stat, Store, Version, check_size};
+use super::{
+    ByteRange, Capabilities, EntryKind, Hint, Key, Listing, Readable, Stat, Store, StoreExt,
+    Version,
+};
 use archive_file::{ArchiveError, ArchiveFile, ArchiveResult};
 use index::{ArchiveMember, MemberIndex};
 use inflated::InflatedMembers;
 use member::MemberReader;
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -140,30 +142,21 @@ impl OpenArchive {
         }
     }
 
-    fn get(&self, name: &str, limit: u64, value: &mut Vec<u8>) -> ArchiveResult<Option<Version>> {
-        let Some(member) = self.index.members.find(name) else {
-            return Ok(None);
-        };
-        self.reader().check(member)?;
-        check_size(member.size, limit)?;
-        self.reader().whole(member, value)?;
-        Ok(Some(self.member_stat(member).version))
-    }
-
-    fn get_range(
+    fn read(
         &self,
         name: &str,
-        range: Range<u64>,
+        range: &ByteRange,
         value: &mut Vec<u8>,
     ) -> ArchiveResult<Option<Stat>> {
         let Some(member) = self.index.members.find(name) else {
             return Ok(None);
         };
         self.reader().check(member)?;
-        let end = range.end.min(member.size);
-        let range = range.start.min(end)..end;
-        if MemberReader::is_stored(member) {
-            self.reader().data(member, range, value)?;
+        let part = range.within(member.size)?;
+        if let ByteRange::Whole(_) = range {
+            self.reader().whole(member, value)?;
+        } else if MemberReader::is_stored(member) {
+            self.reader().data(member, part, value)?;
         } else if member.size > MAX_INFLATED {
             let why = format!(
                 "a deflated member of {} bytes, too large to read parts of it; unpack the archive",
@@ -171,8 +164,8 @@ impl OpenArchive {
             );
             return Err(Error::unsupported(why).into());
         } else {
-            memory::reserve(value, (range.end - range.start) as usize)?;
-            self.inflated.read(&self.reader(), member, range, value)?;
+            memory::reserve(value, (part.end - part.start) as usize)?;
+            self.inflated.read(&self.reader(), member, part, value)?;
         }
         Ok(Some(self.member_stat(member)))
     }
@@ -261,7 +254,10 @@ impl ZipStore {
     }
 
     /// Reads from the archive, and reopens it if it was replaced.
-    fn read<T>(&self, mut read: impl FnMut(&Arc<OpenArchive>) -> ArchiveResult<T>) -> Result<T> {
+    fn read_opened<T>(
+        &self,
+        mut read: impl FnMut(&Arc<OpenArchive>) -> ArchiveResult<T>,
+    ) -> Result<T> {
         let mut opened = self.opened.known(|| self.open_again())?;
         for _ in 0..ATTEMPTS {
             match read(&opened) {
@@ -283,12 +279,8 @@ impl ZipStore {
 }
 
 impl Readable for ZipStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.read(|opened| opened.get(self.name(opened, key).as_str(), limit, value))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.read(|opened| opened.get_range(self.name(opened, key).as_str(), range.clone(), value))
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.read_opened(|opened| opened.read(self.name(opened, key).as_str(), range, value))
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -321,16 +313,21 @@ impl Readable for ZipStore {
         Ok(Box::new(SortedListing::new(opened, &name).map(Ok)))
     }
 
-    fn forget(&self, _prefix: &Key) {
-        self.opened.forget();
+    fn hint(&self, hint: Hint) {
+        if let Hint::Forget(_) | Hint::ForgetDocuments(_) = hint {
+            self.opened.forget();
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            concurrency: self.opened.below.concurrency(),
+            ..Capabilities::default()
+        }
     }
 
     fn location(&self) -> String {
         self.opened.location()
-    }
-
-    fn concurrency(&self) -> usize {
-        self.opened.below.concurrency()
     }
 }
 

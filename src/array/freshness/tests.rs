@@ -1,7 +1,9 @@
 use super::*;
 use zarrfs_base::error::Result;
 use zarrfs_format::metadata::ArrayMetadata;
-use zarrfs_store::{Key, Listing, MemoryStore, Readable, Stat, Store, delegate_store};
+use zarrfs_store::{
+    ByteRange, Capabilities, Key, Listing, MemoryStore, Readable, Stat, Store, delegate_store,
+};
 
 fn tag(n: u64) -> VersionTag {
     VersionTag::of(Some(&Version::Count(n)))
@@ -14,15 +16,18 @@ struct MaybeRemote {
 }
 
 impl Readable for MaybeRemote {
-    delegate_store!(below: get get_range stat list location);
-
-    fn concurrency(&self) -> usize {
-        self.concurrency
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            concurrency: self.concurrency,
+            ..Capabilities::default()
+        }
     }
+
+    delegate_store!(below: read stat list location);
 }
 
 impl Store for MaybeRemote {
-    delegate_store!(below: is_writable put_if);
+    delegate_store!(below: check_writable put_pieces);
 }
 
 /// Returns a store with `stored` chunks and an array of it. The array has many chunks of one byte.
@@ -185,11 +190,7 @@ fn versions_are_stored_only_if_all_of_them_are() {
 struct Silent;
 
 impl Readable for Silent {
-    fn get(&self, _: &Key, _: u64, _: &mut Vec<u8>) -> Result<Option<Version>> {
-        Ok(None)
-    }
-
-    fn get_range(&self, _: &Key, _: std::ops::Range<u64>, _: &mut Vec<u8>) -> Result<Option<Stat>> {
+    fn read(&self, _: &Key, _: &ByteRange, _: &mut Vec<u8>) -> Result<Option<Stat>> {
         Ok(None)
     }
 

@@ -15,7 +15,7 @@ use zarrfs_base::memory::{Grant, lock};
 use zarrfs_format::chunk_key::parse_index;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZGROUP};
-use zarrfs_store::{EntryKind, Key};
+use zarrfs_store::{EntryKind, Key, StoreExt};
 
 /// Number of chunks of shards that are erased before their objects are stored.
 const MAX_ERASED: usize = 1 << 14;

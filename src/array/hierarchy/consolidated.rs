@@ -13,7 +13,7 @@ use zarrfs_base::json::{self, MemberTexts, Value};
 use zarrfs_base::memory::{self, Grant};
 use zarrfs_format::metadata::v3::node::{self, CONSOLIDATED};
 use zarrfs_format::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZATTRS, ZMETADATA};
-use zarrfs_store::Key;
+use zarrfs_store::{Key, StoreExt};
 
 /// Maximum size in bytes of a document in generated consolidated metadata: far above real ones,
 /// since a reader parses them all.

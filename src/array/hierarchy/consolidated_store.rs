@@ -7,7 +7,6 @@
 //! prefix those of its stored directory or, if there is none, of `.zmetadata`.
 
 use super::{DocumentFormat, OWN, REMOVED};
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -15,8 +14,8 @@ use zarrfs_base::memory::lock;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use zarrfs_store::{
-    EntryKind, Hint, Key, Listing, PrefixStore, Readable, Replaces, Stat, Store, ValuePiece,
-    Version, get_counted, stat_many_with,
+    ByteRange, EntryKind, Hint, Key, Listing, NameChange, PrefixStore, Readable, Replaces, Stat,
+    Store, StoreExt, ValuePiece, Version, get_counted, stat_many_with,
 };
 
 mod opened;
@@ -318,6 +317,15 @@ impl ConsolidatedStore {
         }
     }
 
+    fn forget_below(&self, prefix: &Key) {
+        self.below.forget(prefix);
+        match &self.opened {
+            Some(opened) => opened.add(prefix),
+            None if self.uses_metadata => self.forget_consolidated(),
+            None => {}
+        }
+    }
+
     fn check_put(&self, key: &Key) -> Result<()> {
         if is_document(key) {
             self.check_metadata_writable()
@@ -332,33 +340,10 @@ impl Readable for ConsolidatedStore {
         Some(&*self.below)
     }
 
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let Some(outline) = self.outline_of(key)? else {
-            return self.below.get(key, limit, value);
-        };
-        let stat = outline.read(key, 0..limit, value)?;
-        if let Some(stat) = &stat
-            && stat.size > limit
-        {
-            return Err(Error::damaged(format!(
-                "{} bytes, more than the {limit} it may have",
-                stat.size
-            )));
-        }
-        Ok(stat.map(|stat| stat.version))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         match self.outline_of(key)? {
             Some(outline) => outline.read(key, range, value),
-            None => self.below.get_range(key, range, value),
-        }
-    }
-
-    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        match self.outline_of(key)? {
-            Some(outline) => outline.read_end(key, len, value),
-            None => self.below.get_end(key, len, value),
+            None => self.below.read(key, range, value),
         }
     }
 
@@ -454,30 +439,22 @@ impl Readable for ConsolidatedStore {
         self.below.lists_all() || self.outline().is_ok_and(|outline| outline.is_some())
     }
 
-    fn forget(&self, prefix: &Key) {
-        self.below.forget(prefix);
-        match &self.opened {
-            Some(opened) => opened.add(prefix),
-            None if self.uses_metadata => self.forget_consolidated(),
-            None => {}
-        }
-    }
-
-    fn forget_documents(&self, prefix: &Key) {
-        let is_consolidated = self
-            .latest_outline()
-            .is_some_and(|outline| outline.prefixes.contains(prefix));
-        if is_consolidated {
-            self.forget_consolidated();
-        } else {
-            self.forget(prefix);
-        }
-    }
-
     /// Requests the content of those nodes alone that `.zmetadata` does not contain.
     fn hint(&self, hint: Hint) {
-        let Hint::Nodes(prefixes) = hint else {
-            return self.below.hint(hint);
+        let prefixes = match hint {
+            Hint::Nodes(prefixes) => prefixes,
+            Hint::Forget(prefix) => return self.forget_below(prefix),
+            Hint::ForgetDocuments(prefix) => {
+                let is_consolidated = self
+                    .latest_outline()
+                    .is_some_and(|outline| outline.prefixes.contains(prefix));
+                return if is_consolidated {
+                    self.forget_consolidated();
+                } else {
+                    self.forget_below(prefix);
+                };
+            }
+            Hint::WholeStore | Hint::Below(_) | Hint::Level(_) => return self.below.hint(hint),
         };
         let Ok(outline) = self.outline() else { return };
         let mut unknown = prefixes.to_vec();
@@ -493,11 +470,6 @@ impl Readable for ConsolidatedStore {
 }
 
 impl Store for ConsolidatedStore {
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.check_put(key)?;
-        self.below.put_if(key, value, replaces)
-    }
-
     fn put_pieces(
         &self,
         key: &Key,
@@ -508,28 +480,20 @@ impl Store for ConsolidatedStore {
         self.below.put_pieces(key, pieces, replaces)
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        self.check_put(key)?;
-        self.below.delete(key)
-    }
-
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        self.check_metadata_writable()?;
-        self.below.make_prefix(key)
-    }
-
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        self.check_metadata_writable()?;
-        self.below.remove_prefix(key)
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        if !matches!(self.below.stat(from)?, Some(stat) if stat.kind == EntryKind::Value)
-            || is_document(from)
-        {
-            self.check_metadata_writable()?;
+    fn change(&self, change: NameChange) -> Result<bool> {
+        match change {
+            NameChange::Delete(key) => self.check_put(key)?,
+            NameChange::MakePrefix(_) | NameChange::RemovePrefix(_) => {
+                self.check_metadata_writable()?;
+            }
+            NameChange::Rename(from, to) => {
+                let stat = self.below.stat(from)?;
+                if is_document(from) || stat.is_none_or(|stat| stat.kind != EntryKind::Value) {
+                    self.check_metadata_writable()?;
+                }
+                self.check_put(to)?;
+            }
         }
-        self.check_put(to)?;
-        self.below.rename(from, to)
+        self.below.change(change)
     }
 }

@@ -10,7 +10,7 @@ use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_format::metadata::v3::node::{self, CONSOLIDATED, NodeType, node_type};
 use zarrfs_format::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS};
-use zarrfs_store::{ExclusiveLock, Key, Replaces, Version};
+use zarrfs_store::{ExclusiveLock, Key, Replaces, StoreExt, Version};
 
 /// Maximum number of attempts to change a document that other processes change too.
 pub(super) const ATTEMPTS: usize = 100;

@@ -9,7 +9,7 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_format::chunk_key::parse_index;
 use zarrfs_format::metadata::{Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
-use zarrfs_store::{EntryKind, Key};
+use zarrfs_store::{EntryKind, Key, StoreExt};
 
 /// The documents that define a node.
 const MARKERS: [&str; 4] = [ZARR_JSON, ZGROUP, ZARRAY, REMOVED];

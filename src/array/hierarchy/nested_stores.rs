@@ -9,15 +9,15 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::num::NonZeroUsize;
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{
-    Entry, EntryKind, FileAttribute, IceCommit, IceHistory, IceRef, Key, KeyLock, Listing,
-    Permissions, Readable, Replaces, Snapshots, Stat, Store, ValuePiece, Version, ZipStore,
+    ByteRange, Capabilities, Entry, EntryKind, FileAttribute, Hint, IceCommit, IceHistory, IceRef,
+    Key, KeyLock, Listing, LocalFiles, NameChange, Permissions, Readable, Replaces, Snapshots,
+    Space, Stat, Store, StoreExt, ValuePiece, Version, ZipStore,
 };
 
 /// Maximum number of open archives and repositories. An archive takes a file descriptor and the
@@ -240,16 +240,8 @@ impl Readable for NestedStores {
         Some(&*self.below)
     }
 
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.at(key, |store, key| store.get(key, limit, value))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.at(key, |store, key| store.get_range(key, range.clone(), value))
-    }
-
-    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.at(key, |store, key| store.get_end(key, len, value))
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        self.at(key, |store, key| store.read(key, range, value))
     }
 
     fn refers_to_files(&self, key: &Key) -> bool {
@@ -307,7 +299,30 @@ impl Readable for NestedStores {
         })
     }
 
-    fn forget(&self, prefix: &Key) {
+    fn hint(&self, hint: Hint) {
+        match hint {
+            Hint::Forget(prefix) | Hint::ForgetDocuments(prefix) => self.forget_below(prefix),
+            _ => self.below.hint(hint),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities<'_> {
+        let below = self.below.capabilities();
+        Capabilities {
+            local: below.local.map(|_| self as &dyn LocalFiles),
+            snapshots: Some(self),
+            ..below
+        }
+    }
+
+    fn location(&self) -> String {
+        self.below.location()
+    }
+}
+
+impl NestedStores {
+    /// Invalidates cached metadata of `prefix`, also in opened archives and repositories.
+    fn forget_below(&self, prefix: &Key) {
         let archive = split_nested(prefix).map(|(archive, _)| archive);
         let is_meant =
             |key: &Key| archive.as_ref() == Some(key) || key.relative_to(prefix).is_some();
@@ -331,20 +346,6 @@ impl Readable for NestedStores {
         self.below.forget(archive.as_ref().unwrap_or(prefix));
     }
 
-    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
-        self.at(key, |store, key| store.file(key))
-    }
-
-    fn snapshots(&self) -> Option<&dyn Snapshots> {
-        Some(self)
-    }
-
-    fn location(&self) -> String {
-        self.below.location()
-    }
-}
-
-impl NestedStores {
     /// Asks the repository that holds `key`, with the key in it.
     fn in_repository<T>(
         &self,
@@ -359,7 +360,10 @@ impl NestedStores {
             return Ok(None);
         }
         let opened = self.open(&root)?;
-        match opened.as_ref().and_then(|opened| opened.snapshots()) {
+        match opened
+            .as_ref()
+            .and_then(|opened| opened.capabilities().snapshots)
+        {
             Some(snapshots) => Ok(Some((root, ask(snapshots, &inside)?))),
             None => Ok(None),
         }
@@ -393,11 +397,6 @@ impl Store for NestedStores {
         self.below.check_writable(prefix)
     }
 
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.check_outside(key)?;
-        self.below.put_if(key, value, replaces)
-    }
-
     fn put_pieces(
         &self,
         key: &Key,
@@ -408,48 +407,49 @@ impl Store for NestedStores {
         self.below.put_pieces(key, pieces, replaces)
     }
 
-    fn set_file_attribute(
-        &self,
-        key: &Key,
-        attribute: FileAttribute,
-    ) -> Result<Option<Permissions>> {
+    fn change(&self, change: NameChange) -> Result<bool> {
+        match change {
+            NameChange::Delete(key)
+            | NameChange::MakePrefix(key)
+            | NameChange::RemovePrefix(key) => {
+                self.check_outside(key)?;
+                self.below.change(change)
+            }
+            NameChange::Rename(from, to) => {
+                self.check_outside(from)?;
+                self.check_outside(to)?;
+                let renamed = self.below.change(change)?;
+                [from, to]
+                    .into_iter()
+                    .for_each(|key| self.opened.close_below(key));
+                Ok(renamed)
+            }
+        }
+    }
+}
+
+impl LocalFiles for NestedStores {
+    fn open_file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.at(key, |store, key| store.file(key))
+    }
+
+    fn open_writable(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        self.check_outside(key)?;
+        self.below.writable_file(key, create, exclusive)
+    }
+
+    fn set_attribute(&self, key: &Key, attribute: FileAttribute) -> Result<Option<Permissions>> {
         self.check_outside(key)?;
         self.below.set_file_attribute(key, attribute)
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        self.check_outside(key)?;
-        self.below.delete(key)
-    }
-
-    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+    fn lock_key(&self, key: &Key, since: Instant) -> Result<KeyLock> {
         self.outside(key)
             .map_or_else(|| Ok(KeyLock::default()), |below| below.lock(key, since))
     }
 
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        self.check_outside(key)?;
-        self.below.make_prefix(key)
-    }
-
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        self.check_outside(key)?;
-        self.below.remove_prefix(key)
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        self.check_outside(from)?;
-        self.check_outside(to)?;
-        self.below.rename(from, to)?;
-        [from, to]
-            .into_iter()
-            .for_each(|key| self.opened.close_below(key));
-        Ok(())
-    }
-
-    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        self.check_outside(key)?;
-        self.below.writable_file(key, create, exclusive)
+    fn statvfs(&self) -> Result<Option<Space>> {
+        self.below.space()
     }
 }
 

@@ -16,7 +16,7 @@ use zarrfs_format::chunk_key::{Separator, parse_index};
 use zarrfs_format::grid::{ChunkId, Edges, Grid};
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_format::metadata::v3::grid::extend_grid;
-use zarrfs_store::{Replaces, Version};
+use zarrfs_store::{Replaces, StoreExt, Version};
 
 /// Maximum number of chunks that are requested one by one, at some microseconds each; if more are
 /// affected, the stored ones are listed.

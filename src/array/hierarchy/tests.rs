@@ -5,7 +5,7 @@ use zarrfs_base::error::Kind;
 use zarrfs_base::json::{self, Value};
 use zarrfs_format::metadata::{GROUP_DOCUMENT, MAX_DOCUMENT};
 use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault};
-use zarrfs_store::{MemoryStore, Readable, Version};
+use zarrfs_store::{ByteRange, MemoryStore, Readable, Version};
 
 mod contended;
 mod documents;
@@ -282,11 +282,7 @@ fn documents_may_begin_with_a_byte_order_mark() {
 struct Endless;
 
 impl Readable for Endless {
-    fn get(&self, _: &Key, _: u64, _: &mut Vec<u8>) -> Result<Option<Version>> {
-        Ok(None)
-    }
-
-    fn get_range(&self, _: &Key, _: std::ops::Range<u64>, _: &mut Vec<u8>) -> Result<Option<Stat>> {
+    fn read(&self, _: &Key, _: &ByteRange, _: &mut Vec<u8>) -> Result<Option<Stat>> {
         Ok(None)
     }
 

@@ -11,7 +11,7 @@ use zarrfs_base::memory::lock;
 use zarrfs_format::metadata::v3::node::{self, GROUP_DOCUMENT_V3, NodeType, node_type};
 use zarrfs_format::metadata::v3::shown::shown_array;
 use zarrfs_format::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZGROUP};
-use zarrfs_store::{EntryKind, Key, Stat};
+use zarrfs_store::{EntryKind, Key, Stat, StoreExt};
 
 /// Number of bytes at each end of a too large `zarr.json` that are searched for its `node_type`.
 const LARGE_END: u64 = 4096;

@@ -9,7 +9,7 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::Grant;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON};
-use zarrfs_store::{Entry, EntryKind, Key, MAX_DEPTH};
+use zarrfs_store::{Entry, EntryKind, Key, MAX_DEPTH, StoreExt};
 
 /// The allocator's overhead for each allocation, in bytes.
 const ALLOCATION: usize = 16;

@@ -9,7 +9,7 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::shard::{IndexCodec, MAX_RANGES, ShardId, Shards};
-use zarrfs_store::{EntryKind, Stat};
+use zarrfs_store::{ByteRange, EntryKind, Stat, StoreExt};
 
 /// Number of bytes that a shard encoded as a whole may waste, in addition to as many bytes as its
 /// chunks can take.
@@ -109,7 +109,8 @@ impl Array {
             if codec.is_at_start() {
                 self.store.get_range(&key, 0..size, &mut encoded)
             } else {
-                self.store.get_end(&key, size, &mut encoded)
+                self.store
+                    .read(&key, &ByteRange::Suffix(size), &mut encoded)
             }
         })?;
         let Some(object) = read.filter(|stat| stat.kind == EntryKind::Value) else {

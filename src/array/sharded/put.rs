@@ -21,7 +21,7 @@ use zarrfs_base::memory::{self, lock};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::shard::{EntryChange, ShardPiece, Shards};
-use zarrfs_store::{Replaces, ValuePiece, Version};
+use zarrfs_store::{Replaces, StoreExt, ValuePiece, Version};
 
 /// A piece of the new bytes of a shard.
 enum NewPiece {

@@ -2,7 +2,7 @@ use super::*;
 use crate::array::{ArrayEntry, PendingBytes, Ranges, Scratch};
 use zarrfs_base::json::{Value, json};
 use zarrfs_format::metadata::ArrayMetadata;
-use zarrfs_store::{Key, MemoryStore, Readable, Store, delegate_store};
+use zarrfs_store::{ByteRange, Capabilities, Key, MemoryStore, Readable, Store, delegate_store};
 
 /// Returns the document of an array of 5 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4: 3
 /// objects of 4 chunks, the last one over the edge.
@@ -237,25 +237,25 @@ impl Replaced {
 }
 
 impl Readable for Replaced {
-    delegate_store!(store: get stat list location);
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.replace();
-        self.store.get_range(key, range, value)
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        if !matches!(range, ByteRange::Whole(_)) {
+            self.replace();
+        }
+        self.store.read(key, range, value)
     }
 
-    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.replace();
-        self.store.get_end(key, len, value)
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            concurrency: if self.is_remote { 64 } else { 1 },
+            ..Capabilities::default()
+        }
     }
 
-    fn concurrency(&self) -> usize {
-        if self.is_remote { 64 } else { 1 }
-    }
+    delegate_store!(store: stat list location);
 }
 
 impl Store for Replaced {
-    delegate_store!(store: is_writable put_if put_pieces delete sync);
+    delegate_store!(store: check_writable put_pieces change sync);
 }
 
 #[test]

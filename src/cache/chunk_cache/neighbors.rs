@@ -125,7 +125,7 @@ mod tests {
     use zarrfs_base::stats::Stats;
     use zarrfs_format::metadata::ArrayMetadata;
     use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault, SimulatedRemote};
-    use zarrfs_store::{Key, MemoryStore, Store};
+    use zarrfs_store::{Key, MemoryStore, StoreExt};
 
     /// Bytes of a chunk, and chunks of a shard.
     const CHUNK: usize = 32 << 10;

@@ -496,7 +496,7 @@ fn attributes_of(dtype: &str, fill: &str, attributes: &str) -> String {
     let (store, h) = hierarchy(&[("x", dtype, &[2], attributes)]);
     let mut document = Vec::new();
     let key = Key::normalize("x/.zarray").unwrap();
-    zarrfs_store::Readable::get(store.as_ref(), &key, 1 << 20, &mut document).unwrap();
+    zarrfs_store::StoreExt::get(store.as_ref(), &key, 1 << 20, &mut document).unwrap();
     let document = String::from_utf8(document)
         .unwrap()
         .replace("\"fill_value\":null", &format!("\"fill_value\":{fill}"));

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Grant, lock};
-use zarrfs_store::{Key, Permissions, read_at};
+use zarrfs_store::{Key, Permissions, StoreExt, read_at};
 
 /// A file that is being written.
 pub struct Draft {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use zarrfs_base::error::{Error, Result};
-use zarrfs_store::{Permissions, read_at};
+use zarrfs_store::{Permissions, StoreExt, read_at};
 
 /// An open plain key.
 pub struct PlainFile {

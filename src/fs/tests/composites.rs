@@ -7,8 +7,8 @@ use crate::fs::tree::Headers;
 use crate::fs::*;
 use proptest::prelude::*;
 use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::MemoryStore;
 use zarrfs_store::testing::FaultyStore;
-use zarrfs_store::{MemoryStore, Store};
 
 /// Name, shape and dtype of two arrays: 30 and 24 flat bytes in chunks of 8 bytes, with items of 2
 /// and 4 bytes.

@@ -6,8 +6,8 @@ use crate::export::{Format, GroupFormat, sets_flags_alone};
 use crate::fs::tests::model::mount;
 use crate::fs::tree::{Headers, Views};
 use crate::fs::*;
+use zarrfs_store::MemoryStore;
 use zarrfs_store::testing::FaultyStore;
-use zarrfs_store::{MemoryStore, Readable};
 
 /// The array with the most headers, a packed one, and their coordinates.
 const DOCUMENTS: [(&str, &str); 10] = [

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_store::MemoryStore;
 use zarrfs_store::testing::FaultyStore;
-use zarrfs_store::{MemoryStore, Store};
 
 /// Sizes in bytes of a page, a chunk and the array.
 const PAGE: usize = 8;

@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering;
 use zarrfs_base::error::Kind;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::V1Order;
-use zarrfs_store::{Key, MemoryStore, Readable, Replaces, Store, Version, delegate_store};
+use zarrfs_store::{
+    Key, MemoryStore, Readable, Replaces, Store, ValuePiece, Version, delegate_store,
+};
 
 fn document(length: u64) -> String {
     format!(
@@ -145,14 +147,19 @@ struct Waiting {
 }
 
 impl Readable for Waiting {
-    delegate_store!(below: get get_range stat list location lists_all concurrency);
+    delegate_store!(below: read stat list location capabilities);
 }
 
 impl Store for Waiting {
-    delegate_store!(below: delete rename make_prefix remove_prefix sync is_writable check_writable);
+    delegate_store!(below: change sync check_writable);
 
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        let stored = self.below.put_if(key, value, replaces);
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        let stored = self.below.put_pieces(key, pieces, replaces);
         if key.name() == ".zarray" {
             self.looking.wait();
             self.looking.wait();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use zarrfs_format::metadata::V1Order;
 use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault, UnlistedStore};
-use zarrfs_store::{MemoryStore, MetadataCache, Readable, Store, delegate_store};
+use zarrfs_store::{Capabilities, MemoryStore, MetadataCache, Readable, Store, delegate_store};
 
 fn document(length: u64) -> String {
     format!(
@@ -23,15 +23,19 @@ struct RemoteStore {
 }
 
 impl Readable for RemoteStore {
-    delegate_store!(below: get get_range stat list lists_all location);
-
-    fn concurrency(&self) -> usize {
-        64
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            concurrency: 64,
+            lists_all: self.below.lists_all(),
+            ..Capabilities::default()
+        }
     }
+
+    delegate_store!(below: read stat list location);
 }
 
 impl Store for RemoteStore {
-    delegate_store!(below: is_writable put_if delete sync make_prefix remove_prefix rename);
+    delegate_store!(below: check_writable put_pieces change sync);
 }
 
 /// One of several machines that mount the same store.

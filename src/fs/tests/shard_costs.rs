@@ -3,8 +3,8 @@
 use crate::fs::tests::model;
 use crate::fs::tree::FLAT;
 use crate::fs::*;
+use zarrfs_store::MemoryStore;
 use zarrfs_store::testing::{FaultyStore, Operation};
-use zarrfs_store::{MemoryStore, Store};
 
 /// Mounts an array of 64 x 64 bytes in 16 shards, each of 4 x 4 chunks of 4 x 4 bytes, with a cache
 /// of `bound` bytes.

@@ -164,7 +164,7 @@ struct SimulatedBucket {
 }
 
 impl Readable for SimulatedBucket {
-    delegate_store!(below: get get_range stat list lists_all concurrency location);
+    delegate_store!(below: read stat list capabilities location);
 }
 
 impl Store for SimulatedBucket {}

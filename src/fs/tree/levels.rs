@@ -17,7 +17,7 @@ use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_format::chunk_key::parse_index;
 use zarrfs_format::grid::ChunkId;
-use zarrfs_store::Key;
+use zarrfs_store::{Key, StoreExt};
 
 /// A stored value that holds encoded chunks and that programs read and write as it is.
 pub struct EncodedValue {

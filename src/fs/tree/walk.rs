@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use zarrfs_base::memory::lock;
-use zarrfs_store::{Hint, Key};
+use zarrfs_store::{Hint, Key, StoreExt};
 
 /// Maximum number of groups that are noticed.
 const GROUPS: NonZeroUsize = NonZeroUsize::new(64).unwrap();

@@ -63,7 +63,7 @@ pub fn of(
         _ => {}
     }
     if let Node::Directory(key) = node
-        && let Some(snapshots) = tree.hierarchy().store().snapshots()
+        && let Some(snapshots) = tree.hierarchy().store().capabilities().snapshots
         && let Some((read, commit)) = snapshots.commit_at(key)?
         && tree.may_tell(audience, node, &key.join(ZARR_JSON))?
     {

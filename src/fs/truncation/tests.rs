@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use zarrfs_base::error::Result;
 use zarrfs_store::testing::FaultyStore;
-use zarrfs_store::{Key, MemoryStore, Store};
+use zarrfs_store::{Key, MemoryStore, StoreExt};
 
 /// An operation. Numbers between 0 and 1 are positions and lengths, as fractions of the size.
 #[derive(Clone, Debug)]

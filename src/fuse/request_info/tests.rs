@@ -13,7 +13,7 @@ use zarrfs_base::spill_file::SpillOptions;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::V1Order;
 use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault};
-use zarrfs_store::{DirectoryStore, Key, MemoryStore, Store};
+use zarrfs_store::{DirectoryStore, Key, MemoryStore, Store, StoreExt};
 
 type Answer<T> = std::result::Result<T, Errno>;
 

@@ -1,6 +1,7 @@
 //! Bodies of answers are received into the memory of the caller.
 
 use super::*;
+use zarrfs_store::StoreExt;
 
 const DATE: (&str, &str) = ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT");
 
@@ -69,7 +70,10 @@ fn the_memory_of_a_buffer_is_kept() {
                 (buffer.as_slice(), memory_of(&buffer)),
                 (&b"234"[..], memory)
             );
-            store.get_end(&key("a"), 3, &mut buffer).unwrap().unwrap();
+            store
+                .read(&key("a"), &ByteRange::Suffix(3), &mut buffer)
+                .unwrap()
+                .unwrap();
             assert_eq!(
                 (buffer.as_slice(), memory_of(&buffer)),
                 (&b"789"[..], memory)

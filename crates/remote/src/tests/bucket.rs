@@ -1,7 +1,7 @@
 //! Buckets on a server that answers like S3 or Google, correctly or not.
 
 use super::*;
-use zarrfs_store::EntryKind;
+use zarrfs_store::{EntryKind, StoreExt};
 
 /// Opens the prefix `p` of the bucket `b`.
 fn bucket(scheme: &str, server: &Server) -> (ObjectStore, Arc<Stats>) {

@@ -4,6 +4,7 @@ use super::*;
 use rustix::net::{AddressFamily, SocketType};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use zarrfs_store::StoreExt;
 
 /// A timeout that a test waits for, or that is shorter than a pause.
 const SHORT: Duration = Duration::from_secs(3);

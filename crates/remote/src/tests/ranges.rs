@@ -1,6 +1,7 @@
 //! Servers that answer requests for parts of values in ways of their own.
 
 use super::*;
+use zarrfs_store::StoreExt;
 
 const DIGITS: &[u8] = b"0123456789";
 

@@ -3,8 +3,8 @@
 use super::*;
 use crate::transport::{ServerRequest, Transport};
 use reqwest::Method;
-use zarrfs_store::EntryKind;
 use zarrfs_store::testing::InFlight;
+use zarrfs_store::{EntryKind, StoreExt};
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 

@@ -1,6 +1,6 @@
 use super::resolve::{KEYS_PER_RESOLVE, may_open};
 use super::*;
-use crate::Store;
+use crate::{Store, StoreExt};
 use rustix::fs::{self, Mode};
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::symlink;

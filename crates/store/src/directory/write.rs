@@ -9,8 +9,8 @@ use crate::outside;
 use crate::pieces::{need_old, write_pieces};
 use crate::temporary_file::{TemporaryFile, TemporaryName};
 use crate::{
-    EntryKind, FileAttribute, Key, KeyLock, Permissions, Replaces, Space, Store, ValuePiece,
-    Version,
+    EntryKind, FileAttribute, Key, KeyLock, LocalFiles, NameChange, Permissions, Replaces, Space,
+    Stat, Store, ValuePiece, Version,
 };
 use rustix::fs::{self, Access, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
@@ -108,22 +108,6 @@ impl OpenDirectoryName {
 }
 
 impl Store for DirectoryStore {
-    fn space(&self) -> Result<Option<Space>> {
-        let s = fs::fstatvfs(self.root.held().as_fd())?;
-        Ok(Some(Space {
-            block_size: s.f_frsize,
-            blocks: s.f_blocks,
-            free: s.f_bfree,
-            available: s.f_bavail,
-            files: s.f_files,
-            free_files: s.f_ffree,
-        }))
-    }
-
-    fn is_writable(&self) -> bool {
-        self.check_writable(&Key::root()).is_ok()
-    }
-
     fn check_writable(&self, prefix: &Key) -> Result<()> {
         let Some(directory) = self.open_key(prefix.as_str(), OFlags::PATH | OFlags::DIRECTORY)?
         else {
@@ -135,10 +119,6 @@ impl Store for DirectoryStore {
             Access::WRITE_OK | Access::EXEC_OK,
             AtFlags::EACCESS,
         )?)
-    }
-
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.put_content(key, &[ValuePiece::Bytes(value)], None, replaces)
     }
 
     fn put_pieces(
@@ -176,25 +156,6 @@ impl Store for DirectoryStore {
         done
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        let Some(entry) = self.entry(key.as_str())? else {
-            return Ok(false);
-        };
-        match outside::unlink(&entry.directory, &entry.name, AtFlags::empty()) {
-            Ok(()) => self.record_change(&entry).map(|()| true),
-            Err(Errno::NOENT) => Ok(false),
-            Err(e) => Err(e.into()),
-        }
-    }
-
-    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
-        let shared = match &self.locks {
-            Some(locks) => locks.lock(key, since)?,
-            None => KeyLock::default(),
-        };
-        Ok(shared.and(self.lock_value(key, since)))
-    }
-
     fn sync(&self) -> Result<()> {
         if !self.fsync {
             // no directories were recorded, and the values are not synced either
@@ -212,48 +173,42 @@ impl Store for DirectoryStore {
         outcome
     }
 
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        self.make_directory(key.as_str())
-    }
-
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        let entry = self.existing_entry(key.as_str())?;
-        outside::unlink(&entry.directory, &entry.name, AtFlags::REMOVEDIR)?;
-        lock(&self.changes.directories).retain(|d| d.path != key.as_str());
-        self.record_change(&entry)
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        let from_entry = self.existing_entry(from.as_str())?;
-        let to_entry = self.existing_entry(to.as_str())?;
-        outside::rename(
-            &from_entry.directory,
-            &from_entry.name,
-            &to_entry.directory,
-            &to_entry.name,
-            RenameFlags::empty(),
-        )?;
-        let mut directories = lock(&self.changes.directories);
-        directories.retain(|d| d.path != to.as_str());
-        for mut directory in directories
-            .extract_if(|d| is_at_or_below(&d.path, from.as_str()))
-            .collect::<Vec<_>>()
-        {
-            directory
-                .path
-                .replace_range(..from.as_str().len(), to.as_str());
-            directories.insert(directory);
+    fn change(&self, change: NameChange) -> Result<bool> {
+        match change {
+            NameChange::Delete(key) => self.delete_value(key),
+            NameChange::MakePrefix(key) => self.make_directory(key.as_str()).map(|()| true),
+            NameChange::RemovePrefix(key) => self.remove_directory(key).map(|()| true),
+            NameChange::Rename(from, to) => self.rename_entry(from, to).map(|()| true),
         }
-        drop(directories);
-        self.record_change(&from_entry)?;
-        self.record_change(&to_entry)
+    }
+}
+
+impl LocalFiles for DirectoryStore {
+    fn open_file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.open_value(key)
     }
 
-    fn set_file_attribute(
-        &self,
-        key: &Key,
-        attribute: FileAttribute,
-    ) -> Result<Option<Permissions>> {
+    fn open_writable(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        let mut flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
+        flags.set(OFlags::CREATE, create);
+        flags.set(OFlags::EXCL, create && exclusive);
+        let mode = if create {
+            self.next_mode(key.as_str()).unwrap_or_else(file_mode)
+        } else {
+            Mode::empty()
+        };
+        let fd = self.root.find(key.as_str(), |root| {
+            create_beneath(root, key.as_str(), flags, mode)
+        })?;
+        let file = regular_file(fd.ok_or_else(|| Error::not_found("no such file or directory"))?)?;
+        if create && let Some(entry) = self.entry(key.as_str())? {
+            lock(&self.next_modes).pop(key.as_str());
+            self.record_change(&entry)?;
+        }
+        Ok(file)
+    }
+
+    fn set_attribute(&self, key: &Key, attribute: FileAttribute) -> Result<Option<Permissions>> {
         let path = key.as_str();
         let mut found = self.open_key(path, OFlags::PATH)?;
         let mut next = None;
@@ -291,28 +246,72 @@ impl Store for DirectoryStore {
         Ok(stat_of(&file)?.permissions)
     }
 
-    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        let mut flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
-        flags.set(OFlags::CREATE, create);
-        flags.set(OFlags::EXCL, create && exclusive);
-        let mode = if create {
-            self.next_mode(key.as_str()).unwrap_or_else(file_mode)
-        } else {
-            Mode::empty()
+    fn lock_key(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        let shared = match &self.locks {
+            Some(locks) => locks.lock(key, since)?,
+            None => KeyLock::default(),
         };
-        let fd = self.root.find(key.as_str(), |root| {
-            create_beneath(root, key.as_str(), flags, mode)
-        })?;
-        let file = regular_file(fd.ok_or_else(|| Error::not_found("no such file or directory"))?)?;
-        if create && let Some(entry) = self.entry(key.as_str())? {
-            lock(&self.next_modes).pop(key.as_str());
-            self.record_change(&entry)?;
-        }
-        Ok(file)
+        Ok(shared.and(self.lock_value(key, since)))
+    }
+
+    fn statvfs(&self) -> Result<Option<Space>> {
+        let s = fs::fstatvfs(self.root.held().as_fd())?;
+        Ok(Some(Space {
+            block_size: s.f_frsize,
+            blocks: s.f_blocks,
+            free: s.f_bfree,
+            available: s.f_bavail,
+            files: s.f_files,
+            free_files: s.f_ffree,
+        }))
     }
 }
 
 impl DirectoryStore {
+    fn delete_value(&self, key: &Key) -> Result<bool> {
+        let Some(entry) = self.entry(key.as_str())? else {
+            return Ok(false);
+        };
+        match outside::unlink(&entry.directory, &entry.name, AtFlags::empty()) {
+            Ok(()) => self.record_change(&entry).map(|()| true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn remove_directory(&self, key: &Key) -> Result<()> {
+        let entry = self.existing_entry(key.as_str())?;
+        outside::unlink(&entry.directory, &entry.name, AtFlags::REMOVEDIR)?;
+        lock(&self.changes.directories).retain(|d| d.path != key.as_str());
+        self.record_change(&entry)
+    }
+
+    fn rename_entry(&self, from: &Key, to: &Key) -> Result<()> {
+        let from_entry = self.existing_entry(from.as_str())?;
+        let to_entry = self.existing_entry(to.as_str())?;
+        outside::rename(
+            &from_entry.directory,
+            &from_entry.name,
+            &to_entry.directory,
+            &to_entry.name,
+            RenameFlags::empty(),
+        )?;
+        let mut directories = lock(&self.changes.directories);
+        directories.retain(|d| d.path != to.as_str());
+        for mut directory in directories
+            .extract_if(|d| is_at_or_below(&d.path, from.as_str()))
+            .collect::<Vec<_>>()
+        {
+            directory
+                .path
+                .replace_range(..from.as_str().len(), to.as_str());
+            directories.insert(directory);
+        }
+        drop(directories);
+        self.record_change(&from_entry)?;
+        self.record_change(&to_entry)
+    }
+
     /// Replaces a value by a new file that holds `pieces`. `old` is the file of the former value if
     /// pieces lie in it. Returns `None` if the value does not satisfy `replaces`.
     fn put_content(

@@ -27,15 +27,11 @@ fn tagged(stat: Stat) -> Stat {
 }
 
 impl Readable for Server {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        Ok(self.values.read(key, range, value)?.map(tagged))
+    }
+
     delegate_store!(values: list location);
-
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        Ok(self.values.get(key, limit, value)?.map(tag))
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        Ok(self.values.get_range(key, range, value)?.map(tagged))
-    }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         Ok(self.values.stat(key)?.map(tagged))
@@ -43,10 +39,15 @@ impl Readable for Server {
 }
 
 impl Store for Server {
-    delegate_store!(values: delete rename is_writable);
+    delegate_store!(values: change check_writable);
 
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        Ok(self.values.put_if(key, value, replaces)?.map(tag))
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        Ok(self.values.put_pieces(key, pieces, replaces)?.map(tag))
     }
 }
 

@@ -3,7 +3,7 @@
 //! memory or, if there is not enough, into a spill file.
 
 use super::flat::{FlatBytes, SpilledFlat};
-use crate::{Key, Stat, Store};
+use crate::{Key, Stat, Store, StoreExt};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;

@@ -9,7 +9,9 @@ use super::object_id::ObjectId;
 use super::snapshot::{IceCommit, IceSnapshot, time_of};
 use crate::reopening::present;
 use crate::sorted_names::{NameSpan, NamedEntry, SortedEntries};
-use crate::{EntryKind, Key, Permissions, Stat, Store, both, granted_between, granted_by};
+use crate::{
+    EntryKind, Key, Permissions, Stat, Store, StoreExt, both, granted_between, granted_by,
+};
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use percent_encoding::{CONTROLS, percent_decode_str, utf8_percent_encode};
 use std::collections::HashSet;

@@ -10,12 +10,12 @@ use super::snapshot::IceCommit;
 use super::{IcechunkStore, KnownStats};
 use crate::reopening::{OpenedValue, Reopening};
 use crate::{
-    Entry, EntryKind, Key, Listing, Permissions, Readable, Stat, Store, Version, check_size,
+    ByteRange, Capabilities, Entry, EntryKind, Hint, Key, Listing, Permissions, Readable, Stat,
+    Store, StoreExt, Version,
 };
 use lru::LruCache;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use std::num::NonZeroUsize;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Kind, Result};
@@ -393,26 +393,11 @@ fn reference_of(kind: &str, name: &str) -> Option<IceRef> {
 }
 
 impl Readable for IceRepositoryStore {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         match self.find(key, IceBranch::known)? {
-            RepositoryKey::Inside(store, inside) => store.get(&inside, limit, value),
+            RepositoryKey::Inside(store, inside) => store.read(&inside, range, value),
             RepositoryKey::Document => {
-                check_size(DOCUMENT.len() as u64, limit)?;
-                value.clear();
-                value.extend_from_slice(DOCUMENT);
-                Ok(Some(self.document().version))
-            }
-            RepositoryKey::Above | RepositoryKey::Nothing => Ok(None),
-        }
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        match self.find(key, IceBranch::known)? {
-            RepositoryKey::Inside(store, inside) => store.get_range(&inside, range, value),
-            RepositoryKey::Document => {
-                let end = range.end.min(DOCUMENT.len() as u64) as usize;
-                value.clear();
-                value.extend_from_slice(&DOCUMENT[(range.start as usize).min(end)..end]);
+                range.copy(DOCUMENT, value)?;
                 Ok(Some(self.document()))
             }
             RepositoryKey::Above | RepositoryKey::Nothing => Ok(None),
@@ -462,20 +447,23 @@ impl Readable for IceRepositoryStore {
         }
     }
 
-    fn concurrency(&self) -> usize {
-        *self.concurrency.get_or_init(|| self.first.concurrency())
-    }
-
-    fn forget(&self, prefix: &Key) {
-        self.first.forget(prefix);
+    fn hint(&self, hint: Hint) {
+        let (Hint::Forget(prefix) | Hint::ForgetDocuments(prefix)) = hint else {
+            return;
+        };
+        self.first.hint(hint);
         // a branch that cannot be looked up reports that when it is used
         if let Ok(Some((branch, _))) = self.branch_of(prefix) {
             branch.head.forget();
         }
     }
 
-    fn snapshots(&self) -> Option<&dyn Snapshots> {
-        Some(self)
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            concurrency: *self.concurrency.get_or_init(|| self.first.concurrency()),
+            snapshots: Some(self),
+            ..Capabilities::default()
+        }
     }
 
     fn location(&self) -> String {

@@ -1,7 +1,7 @@
 //! Requests many levels and documents together, before a caller asks for one after the other.
 
 use super::{MetadataCache, snapshot};
-use crate::{Key, Readable, Stat};
+use crate::{Key, Stat, StoreExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 use zarrfs_base::error::Result;

@@ -298,7 +298,7 @@ struct Slow {
 impl PagedListing for Slow {}
 
 impl Readable for Slow {
-    delegate_store!(memory: get get_range list location);
+    delegate_store!(memory: read list location);
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         let stat = self.memory.stat(key)?;
@@ -309,7 +309,7 @@ impl Readable for Slow {
 }
 
 impl Store for Slow {
-    delegate_store!(memory: put_if);
+    delegate_store!(memory: put_pieces);
 }
 
 /// Returns a slow store with a value, and what lets it answer.
@@ -416,7 +416,7 @@ fn a_panic_of_the_sender_does_not_block_others() {
     }
     impl PagedListing for Panicking {}
     impl Readable for Panicking {
-        delegate_store!(memory: get get_range list location);
+        delegate_store!(memory: read list location);
 
         fn stat(&self, key: &Key) -> Result<Option<Stat>> {
             if !std::mem::replace(&mut *lock(&self.panicked), true) {
@@ -455,12 +455,21 @@ impl ListedStore {
 }
 
 impl Readable for ListedStore {
-    delegate_store!(memory: location get_range);
-
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.add("get", key);
-        self.memory.get(key, limit, value)
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            concurrency: 8,
+            ..Capabilities::default()
+        }
     }
+
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        if let ByteRange::Whole(_) = range {
+            self.add("get", key);
+        }
+        self.memory.read(key, range, value)
+    }
+
+    delegate_store!(memory: location);
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         self.add("stat", key);
@@ -471,14 +480,10 @@ impl Readable for ListedStore {
         self.add("list", prefix);
         self.memory.list(prefix)
     }
-
-    fn concurrency(&self) -> usize {
-        8
-    }
 }
 
 impl Store for ListedStore {
-    delegate_store!(memory: put_if delete is_writable check_writable);
+    delegate_store!(memory: put_pieces change check_writable);
 }
 
 impl PagedListing for ListedStore {

@@ -4,8 +4,8 @@ use super::OverlayStore;
 use super::record::{self, ChangeKind, ChangeRecord, RECORDS};
 use crate::pieces::need_old;
 use crate::{
-    Entry, EntryKind, FileAttribute, Key, KeyLock, Permissions, Readable, Replaces, Space, Stat,
-    Store, ValuePiece, Version, check_prefix, check_rename,
+    Entry, EntryKind, FileAttribute, Key, KeyLock, LocalFiles, NameChange, Permissions, Readable,
+    Replaces, Space, Stat, Store, StoreExt, ValuePiece, Version, check_prefix, check_rename,
 };
 use std::fs::File;
 use std::ops::Range;
@@ -30,20 +30,8 @@ struct BeforeChange {
 }
 
 impl Store for OverlayStore {
-    fn space(&self) -> Result<Option<Space>> {
-        self.upper.space()
-    }
-
-    fn is_writable(&self) -> bool {
-        true
-    }
-
     fn check_writable(&self, _prefix: &Key) -> Result<()> {
         self.upper.check_writable(&Key::root())
-    }
-
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.put_value(key, replaces, &mut |_| self.upper.put(key, value).map(Some))
     }
 
     fn put_pieces(
@@ -57,13 +45,59 @@ impl Store for OverlayStore {
         })
     }
 
+    fn sync(&self) -> Result<()> {
+        self.upper.sync()
+    }
+
+    fn change(&self, change: NameChange) -> Result<bool> {
+        match change {
+            NameChange::Delete(key) => {
+                let _lock = self.changing.exclusive(&[key]);
+                self.delete_locked(key)
+            }
+            NameChange::MakePrefix(key) => self.make_visible_prefix(key).map(|()| true),
+            NameChange::RemovePrefix(key) => {
+                check_key(key)?;
+                let _lock = self.changing.exclusive(&[key]);
+                self.delete_prefix_locked(key).map(|()| true)
+            }
+            NameChange::Rename(from, to) => self.rename_visible(from, to).map(|()| true),
+        }
+    }
+}
+
+impl LocalFiles for OverlayStore {
+    fn open_file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.read_visible(key, |store| store.file(key))
+    }
+
+    /// Opens a value of the upper store in place. One of the lower store is copied before.
+    fn open_writable(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+        let _lock = self.changing.exclusive(&[key]);
+        let before = self.before_change(key)?;
+        match &before.value {
+            Some(_) if create && exclusive => return Err(Error::system(libc::EEXIST)),
+            None if !create => return Err(Error::not_found("no such file or directory")),
+            Some(_) if before.is_upper => {}
+            value => {
+                let pieces = value
+                    .iter()
+                    .map(|stat| ValuePiece::Old(0..stat.size))
+                    .collect::<Vec<_>>();
+                let version = value.as_ref().map(|stat| &stat.version);
+                let replaces = version.map_or(Replaces::Nothing, Replaces::Version);
+                let mut copy =
+                    |before: &BeforeChange| self.put_upper_pieces(key, &pieces, before, replaces);
+                let put = self.put_locked(key, replaces, &mut copy)?;
+                put.ok_or_else(|| Error::stale().context("the store below changes it meanwhile"))?;
+            }
+        }
+        self.upper.writable_file(key, false, false)
+    }
+
     /// Sets an attribute in the upper store, after it has copied a value of the lower store there.
     /// A modification time of the root has no effect.
-    fn set_file_attribute(
-        &self,
-        key: &Key,
-        attribute: FileAttribute,
-    ) -> Result<Option<Permissions>> {
+    fn set_attribute(&self, key: &Key, attribute: FileAttribute) -> Result<Option<Permissions>> {
         let shown = self.stat(key)?;
         if key.is_root() {
             // the root shows the attributes of the lower store
@@ -93,21 +127,18 @@ impl Store for OverlayStore {
         }
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        let _lock = self.changing.exclusive(&[key]);
-        self.delete_locked(key)
-    }
-
     /// Takes no lock: no other program uses the overlay.
-    fn lock(&self, _key: &Key, _since: Instant) -> Result<KeyLock> {
+    fn lock_key(&self, _key: &Key, _since: Instant) -> Result<KeyLock> {
         Ok(KeyLock::default())
     }
 
-    fn sync(&self) -> Result<()> {
-        self.upper.sync()
+    fn statvfs(&self) -> Result<Option<Space>> {
+        self.upper.space()
     }
+}
 
-    fn make_prefix(&self, key: &Key) -> Result<()> {
+impl OverlayStore {
+    fn make_visible_prefix(&self, key: &Key) -> Result<()> {
         check_key(key)?;
         let _lock = self.changing.exclusive(&[key]);
         check_prefix(self.kind(&key.parent())?)?;
@@ -118,15 +149,9 @@ impl Store for OverlayStore {
         self.open_prefix(key, self.record(key)?)
     }
 
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        check_key(key)?;
-        let _lock = self.changing.exclusive(&[key]);
-        self.delete_prefix_locked(key)
-    }
-
     /// Renames a value or a prefix. What the lower store has is copied; an interrupted rename
     /// leaves copies.
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
+    fn rename_visible(&self, from: &Key, to: &Key) -> Result<()> {
         check_key(from)?;
         check_key(to)?;
         let _lock = self.changing.exclusive(&[from, to]);
@@ -142,32 +167,6 @@ impl Store for OverlayStore {
         self.delete_locked(from).map(drop)
     }
 
-    /// Opens a value of the upper store in place. One of the lower store is copied before.
-    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
-        let _lock = self.changing.exclusive(&[key]);
-        let before = self.before_change(key)?;
-        match &before.value {
-            Some(_) if create && exclusive => return Err(Error::system(libc::EEXIST)),
-            None if !create => return Err(Error::not_found("no such file or directory")),
-            Some(_) if before.is_upper => {}
-            value => {
-                let pieces = value
-                    .iter()
-                    .map(|stat| ValuePiece::Old(0..stat.size))
-                    .collect::<Vec<_>>();
-                let version = value.as_ref().map(|stat| &stat.version);
-                let replaces = version.map_or(Replaces::Nothing, Replaces::Version);
-                let mut copy =
-                    |before: &BeforeChange| self.put_upper_pieces(key, &pieces, before, replaces);
-                let put = self.put_locked(key, replaces, &mut copy)?;
-                put.ok_or_else(|| Error::stale().context("the store below changes it meanwhile"))?;
-            }
-        }
-        self.upper.writable_file(key, false, false)
-    }
-}
-
-impl OverlayStore {
     /// Checks that the view will show `mode` if the upper store has it.
     ///
     /// # Errors
@@ -189,7 +188,7 @@ impl OverlayStore {
     /// Copies an existing value to the upper store, or makes an existing prefix there.
     fn copy_up(&self, key: &Key) -> Result<()> {
         if self.kind(key)? == Some(EntryKind::Value) {
-            return self.writable_file(key, false, false).map(drop);
+            return self.open_writable(key, false, false).map(drop);
         }
         let _lock = self.changing.exclusive(&[key]);
         self.open_parents(key)?;

@@ -10,7 +10,7 @@
 use super::OverlayStore;
 use super::change::clear_prefix;
 use super::record::{self, ChangeKind, ChangeRecord, RECORDS};
-use crate::{EntryKind, Key, Replaces, Stat, Store, ValuePiece, get_counted};
+use crate::{EntryKind, Key, Replaces, Stat, Store, StoreExt, ValuePiece, get_counted};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
 

@@ -1,7 +1,7 @@
 //! The directory of an overlay: `overlay.json` describes it, `store` holds the values and records,
 //! and `lock` is locked while a mount or a command uses the overlay.
 
-use crate::{DirectoryStore, Key, Readable, Replaces, Store, ValuePiece};
+use crate::{DirectoryStore, Key, Readable, Replaces, Store, StoreExt, ValuePiece};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};

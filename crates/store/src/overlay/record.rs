@@ -2,7 +2,7 @@
 //! is `a/.zarrfs-overlay/b`. Records move with the directory that they are in. If a value takes the
 //! place of a directory that was removed, the directory's records move aside.
 
-use crate::{EntryKind, Key, Stat, Store};
+use crate::{EntryKind, Key, Stat, Store, StoreExt};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{self, Value, json};
 

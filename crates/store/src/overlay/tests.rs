@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{FaultyStore, Operation, PlannedFault, UnlistedStore};
-use crate::{DirectoryStore, MemoryStore, Replaces, ValuePiece};
+use crate::{DirectoryStore, MemoryStore, Replaces, StoreExt, ValuePiece};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

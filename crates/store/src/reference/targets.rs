@@ -3,7 +3,7 @@
 
 use super::place::{TargetPlace, refused, target_error};
 use crate::reopening::present;
-use crate::{EntryKind, Key, Stat, Store, granted_between, granted_by};
+use crate::{EntryKind, Key, Stat, Store, StoreExt, granted_between, granted_by};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use zarrfs_base::error::{Error, Result};

@@ -62,7 +62,10 @@ fn values_are_inline_or_parts_of_targets() {
             "{name}"
         );
         let mut end = Vec::new();
-        store.get_end(&key(name), 2, &mut end).unwrap().unwrap();
+        store
+            .read(&key(name), &ByteRange::Suffix(2), &mut end)
+            .unwrap()
+            .unwrap();
         assert_eq!(end, value[value.len().saturating_sub(2)..], "{name}");
     }
     assert_eq!(
@@ -455,16 +458,8 @@ fn a_document_larger_than_memory_is_refused_early() {
     // 72 MiB of references in 40 bytes of text each, made while they are read
     struct Endless;
     impl Readable for Endless {
-        fn get(&self, _: &Key, _: u64, _: &mut Vec<u8>) -> Result<Option<Version>> {
-            Ok(None)
-        }
-
-        fn get_range(
-            &self,
-            _: &Key,
-            range: Range<u64>,
-            value: &mut Vec<u8>,
-        ) -> Result<Option<Stat>> {
+        fn read(&self, _: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+            let range = range.within(u64::MAX)?;
             *value = match range.start {
                 0 => b"{\"a\": \"".to_vec(),
                 _ => vec![b'x'; (range.end - range.start) as usize],
@@ -503,10 +498,13 @@ struct Replacing {
 }
 
 impl Readable for Replacing {
-    delegate_store!(inner: get stat list location);
+    delegate_store!(inner: stat list location);
 
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let found = self.inner.get_range(key, range, value);
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let found = self.inner.read(key, range, value);
+        if let ByteRange::Whole(_) = range {
+            return found;
+        }
         let left = self
             .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {

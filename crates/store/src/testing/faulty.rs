@@ -2,12 +2,12 @@
 //! disk or a server that hangs.
 
 use crate::{
-    Key, KeyLock, Listing, PagedListing, Readable, Replaces, Stat, Store, ValuePiece, Version,
-    delegate_store,
+    ByteRange, Capabilities, FileAttribute, Key, KeyLock, Listing, LocalFiles, NameChange,
+    PagedListing, Permissions, Readable, Replaces, Space, Stat, Store, StoreExt, ValuePiece,
+    Version, delegate_store,
 };
 use std::collections::HashMap;
 use std::fs::File;
-use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 use zarrfs_base::error::Result;
@@ -218,23 +218,11 @@ impl FaultyStore {
 impl PagedListing for FaultyStore {}
 
 impl Readable for FaultyStore {
-    delegate_store!(inner: location lists_all forget);
+    delegate_store!(inner: location hint);
 
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         self.call(Operation::Get, Some(key), || {
-            self.inner.get(key, limit, value)
-        })
-    }
-
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.call(Operation::Get, Some(key), || {
-            self.inner.get_range(key, range, value)
-        })
-    }
-
-    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.call(Operation::Get, Some(key), || {
-            self.inner.get_end(key, len, value)
+            self.inner.read(key, range, value)
         })
     }
 
@@ -246,31 +234,23 @@ impl Readable for FaultyStore {
         self.call(Operation::List, Some(prefix), || self.inner.list(prefix))
     }
 
-    fn file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
-        self.call(Operation::Open, Some(key), || self.inner.file(key))
-    }
-
-    fn concurrency(&self) -> usize {
-        if self.is_remote {
-            64
-        } else {
-            self.inner.concurrency()
+    fn capabilities(&self) -> Capabilities<'_> {
+        let inner = self.inner.capabilities();
+        Capabilities {
+            concurrency: if self.is_remote {
+                64
+            } else {
+                inner.concurrency
+            },
+            lists_all: inner.lists_all,
+            local: inner.local.map(|_| self as &dyn LocalFiles),
+            ..Capabilities::default()
         }
     }
 }
 
 impl Store for FaultyStore {
-    delegate_store!(inner: is_writable check_writable space);
-
-    fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
-        self.call(Operation::Lock, Some(key), || self.inner.lock(key, since))
-    }
-
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.call(Operation::Put, Some(key), || {
-            self.inner.put_if(key, value, replaces)
-        })
-    }
+    delegate_store!(inner: check_writable);
 
     fn put_pieces(
         &self,
@@ -283,34 +263,41 @@ impl Store for FaultyStore {
         })
     }
 
-    fn delete(&self, key: &Key) -> Result<bool> {
-        self.call(Operation::Delete, Some(key), || self.inner.delete(key))
+    fn change(&self, change: NameChange) -> Result<bool> {
+        let (operation, key) = match change {
+            NameChange::Delete(key) => (Operation::Delete, key),
+            NameChange::MakePrefix(key) | NameChange::RemovePrefix(key) => (Operation::Prefix, key),
+            NameChange::Rename(from, _) => (Operation::Rename, from),
+        };
+        self.call(operation, Some(key), || self.inner.change(change))
     }
 
     fn sync(&self) -> Result<()> {
         self.call(Operation::Sync, None, || self.inner.sync())
     }
+}
 
-    fn make_prefix(&self, key: &Key) -> Result<()> {
-        self.call(Operation::Prefix, Some(key), || self.inner.make_prefix(key))
+impl LocalFiles for FaultyStore {
+    fn open_file(&self, key: &Key) -> Result<Option<(File, Stat)>> {
+        self.call(Operation::Open, Some(key), || self.inner.file(key))
     }
 
-    fn remove_prefix(&self, key: &Key) -> Result<()> {
-        self.call(Operation::Prefix, Some(key), || {
-            self.inner.remove_prefix(key)
-        })
-    }
-
-    fn rename(&self, from: &Key, to: &Key) -> Result<()> {
-        self.call(Operation::Rename, Some(from), || {
-            self.inner.rename(from, to)
-        })
-    }
-
-    fn writable_file(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
+    fn open_writable(&self, key: &Key, create: bool, exclusive: bool) -> Result<File> {
         self.call(Operation::Open, Some(key), || {
             self.inner.writable_file(key, create, exclusive)
         })
+    }
+
+    fn set_attribute(&self, key: &Key, attribute: FileAttribute) -> Result<Option<Permissions>> {
+        self.inner.set_file_attribute(key, attribute)
+    }
+
+    fn lock_key(&self, key: &Key, since: Instant) -> Result<KeyLock> {
+        self.call(Operation::Lock, Some(key), || self.inner.lock(key, since))
+    }
+
+    fn statvfs(&self) -> Result<Option<Space>> {
+        self.inner.space()
     }
 }
 

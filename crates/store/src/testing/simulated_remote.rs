@@ -1,8 +1,10 @@
 //! A remote store simulated in memory: requests take time and are counted.
 
 use super::InFlight;
-use crate::{Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, Version, delegate_store};
-use std::ops::Range;
+use crate::{
+    ByteRange, Capabilities, Key, Listing, MemoryStore, Readable, Replaces, Stat, Store, StoreExt,
+    ValuePiece, Version, assemble, delegate_store,
+};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -81,18 +83,20 @@ impl SimulatedRemote {
 impl Readable for SimulatedRemote {
     delegate_store!(below: location);
 
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        self.request(&self.gets, key, |below| below.get(key, limit, value))
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let count = match range {
+            ByteRange::Whole(_) => &self.gets,
+            ByteRange::Bounded(_) | ByteRange::Suffix(_) => &self.ranges,
+        };
+        self.request(count, key, |below| below.read(key, range, value))
     }
 
-    fn get_range(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.request(&self.ranges, key, |below| {
-            below.get_range(key, range, value)
-        })
-    }
-
-    fn get_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        self.request(&self.ranges, key, |below| below.get_end(key, len, value))
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            concurrency: 64,
+            lists_all: self.can_list,
+            ..Capabilities::default()
+        }
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -106,20 +110,22 @@ impl Readable for SimulatedRemote {
             Ok(Box::new(std::iter::empty()))
         }
     }
-
-    fn lists_all(&self) -> bool {
-        self.can_list
-    }
-
-    fn concurrency(&self) -> usize {
-        64
-    }
 }
 
 impl Store for SimulatedRemote {
-    delegate_store!(below: delete rename make_prefix remove_prefix sync is_writable check_writable);
+    delegate_store!(below: change sync check_writable);
 
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.request(&self.puts, key, |below| below.put_if(key, value, replaces))
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
+        let Some(value) = assemble(self, key, pieces, replaces)? else {
+            return Ok(None);
+        };
+        self.request(&self.puts, key, |below| {
+            below.put_if(key, &value.bytes, replaces)
+        })
     }
 }

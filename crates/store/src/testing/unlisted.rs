@@ -1,6 +1,8 @@
 //! A store without listings, as a plain web server is.
 
-use crate::{EntryKind, Key, Listing, PagedListing, Readable, Stat, Store, delegate_store};
+use crate::{
+    Capabilities, EntryKind, Key, Listing, PagedListing, Readable, Stat, Store, delegate_store,
+};
 use std::sync::Arc;
 use zarrfs_base::error::Result;
 
@@ -19,7 +21,7 @@ impl UnlistedStore {
 impl PagedListing for UnlistedStore {}
 
 impl Readable for UnlistedStore {
-    delegate_store!(inner: get get_range location forget);
+    delegate_store!(inner: read location hint);
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         let stat = self.inner.stat(key)?;
@@ -30,8 +32,11 @@ impl Readable for UnlistedStore {
         Ok(Box::new(std::iter::empty()))
     }
 
-    fn lists_all(&self) -> bool {
-        false
+    fn capabilities(&self) -> Capabilities<'_> {
+        Capabilities {
+            lists_all: false,
+            ..Capabilities::default()
+        }
     }
 }
 

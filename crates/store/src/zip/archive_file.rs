@@ -1,7 +1,7 @@
 //! Reads one version of an archive by ranges. This module does not know the format.
 
 use crate::directory::stat_of;
-use crate::{EntryKind, Key, Stat, Store, read_at};
+use crate::{EntryKind, Key, Stat, Store, StoreExt, read_at};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;

@@ -4,7 +4,7 @@
 //! the time of all members is the first that the format can state.
 
 use crate::pieces::copy;
-use crate::{Key, Readable, ValueStart};
+use crate::{Key, Store, ValueStart};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use zarrfs_base::error::{Error, Result};
@@ -75,7 +75,7 @@ impl ZipWriter {
     /// # Errors
     ///
     /// The errors of [`ValueStart::copy`].
-    pub fn add(&mut self, store: &dyn Readable, key: &Key, start: ValueStart) -> Result<()> {
+    pub fn add(&mut self, store: &dyn Store, key: &Key, start: ValueStart) -> Result<()> {
         let data = self.position + local_header(key.as_str(), 0, 0).len() as u64;
         let copied = start.copy(store, key, &self.archive, data)?;
         self.write_headers(key.as_str(), copied.size, copied.crc)

@@ -10,7 +10,7 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::MemberTexts;
 use zarrfs_base::memory::{self, Grant};
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
-use zarrfs_store::{Counted, Entry, Key, Permissions, Stat, Version};
+use zarrfs_store::{ByteRange, Counted, Entry, Key, Permissions, Stat, Version};
 
 /// The content of a `.zmetadata`.
 pub struct Outline {
@@ -115,30 +115,15 @@ impl Outline {
         self.memory.grow(more)
     }
 
-    /// Replaces the content of `value` with a range of a document, cut off at its end; `None` if
-    /// there is no such document.
-    pub fn read(&self, key: &Key, range: Range<u64>, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+    /// Replaces the content of `value` by bytes of a document; returns `None` if there is no such
+    /// document.
+    pub fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let Some(place) = self.documents.get(key) else {
             return Ok(None);
         };
-        let stat = self.stat_of(place);
-        let end = range.end.min(stat.size);
-        let start = range.start.min(end);
-        let begin = u64::from(place.range.start);
-        let text = &self.text[(begin + start) as usize..(begin + end) as usize];
-        value.clear();
-        memory::reserve(value, text.len())?;
-        value.extend_from_slice(text);
-        Ok(Some(stat))
-    }
-
-    /// Reads the last `len` bytes of a document as [`Outline::read`] does.
-    pub fn read_end(&self, key: &Key, len: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
-        let size = self
-            .documents
-            .get(key)
-            .map_or(0, |place| place.range.len() as u64);
-        self.read(key, size.saturating_sub(len)..size, value)
+        let text = &self.text[place.range.start as usize..place.range.end as usize];
+        range.copy(text, value)?;
+        Ok(Some(self.stat_of(place)))
     }
 
     pub fn stat_of(&self, place: &DocumentRange) -> Stat {

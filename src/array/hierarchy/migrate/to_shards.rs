@@ -18,7 +18,7 @@ use zarrfs_format::dtype::DTypeKind;
 use zarrfs_format::metadata::v3::in_shards::document_in_shards;
 use zarrfs_format::metadata::v3::node::NodeType;
 use zarrfs_format::metadata::{ArrayMetadata, MAX_CONSOLIDATED, V1_ATTRS, V1_META, ZARR_JSON};
-use zarrfs_store::{Key, Replaces, Store, ValuePiece, ValueStart};
+use zarrfs_store::{Key, Replaces, Store, StoreExt, ValuePiece, ValueStart};
 
 /// Maximum decoded size of a shard whose shape is chosen, in bytes: large enough that a thousand
 /// hold 64 GB, and small enough for one request and for the memory of a reader.

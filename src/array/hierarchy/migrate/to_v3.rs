@@ -16,7 +16,7 @@ use zarrfs_format::metadata::{
     ArrayMetadata, MAX_CONSOLIDATED, MAX_DOCUMENT, Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY,
     ZATTRS, ZGROUP, ZMETADATA, check_group,
 };
-use zarrfs_store::{Key, Replaces};
+use zarrfs_store::{Key, Replaces, StoreExt};
 
 /// The documents of a node in v2, in the order in which they are deleted: attributes mean nothing
 /// without the others.

@@ -4,7 +4,7 @@ use super::*;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use zarrfs_base::memory::lock;
-use zarrfs_store::{Listing, MetadataCache, PagedListing, Replaces, delegate_store};
+use zarrfs_store::{Listing, MetadataCache, PagedListing, Replaces, ValuePiece, delegate_store};
 
 type Interference = Box<dyn FnOnce(&MemoryStore) + Send>;
 
@@ -18,7 +18,7 @@ struct Raced {
 impl PagedListing for Raced {}
 
 impl Readable for Raced {
-    delegate_store!(memory: get get_range stat location);
+    delegate_store!(memory: read stat location);
 
     fn list(&self, prefix: &Key) -> Result<Listing> {
         self.memory.list(prefix)
@@ -26,14 +26,19 @@ impl Readable for Raced {
 }
 
 impl Store for Raced {
-    delegate_store!(memory: is_writable delete sync make_prefix remove_prefix rename);
+    delegate_store!(memory: check_writable change sync);
 
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         let next = lock(&self.next).pop_front();
         if let Some(interfere) = next {
             interfere(&self.memory);
         }
-        self.memory.put_if(key, value, replaces)
+        self.memory.put_pieces(key, pieces, replaces)
     }
 }
 

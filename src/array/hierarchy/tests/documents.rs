@@ -4,6 +4,7 @@ use super::*;
 use crate::array::Scratch;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::Separator;
+use zarrfs_store::ByteRange;
 
 const GROUP: &str = "{\"zarr_format\": 2}";
 
@@ -520,17 +521,8 @@ fn v1_keeps_its_own_documents() {
 fn a_read_only_store_is_not_changed() {
     struct Fixed(MemoryStore);
     impl Readable for Fixed {
-        fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-            self.0.get(key, limit, value)
-        }
-
-        fn get_range(
-            &self,
-            key: &Key,
-            range: std::ops::Range<u64>,
-            value: &mut Vec<u8>,
-        ) -> Result<Option<Stat>> {
-            self.0.get_range(key, range, value)
+        fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+            self.0.read(key, range, value)
         }
 
         fn stat(&self, key: &Key) -> Result<Option<Stat>> {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use zarrfs_base::json::json;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::Separator;
-use zarrfs_store::Replaces;
+use zarrfs_store::ByteRange;
 
 pub(super) fn document(shape: &[u64], chunks: &[u64], order: &str, separator: &str) -> String {
     format!(
@@ -358,23 +358,15 @@ struct Contended {
 }
 
 impl Readable for Contended {
-    fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Version>> {
-        let got = self.store.get(key, limit, value);
-        if key.as_str() == "x/0"
+    fn read(&self, key: &Key, range: &ByteRange, value: &mut Vec<u8>) -> Result<Option<Stat>> {
+        let got = self.store.read(key, range, value);
+        if matches!(range, ByteRange::Whole(_))
+            && key.as_str() == "x/0"
             && let Some(newer) = self.newer.lock().unwrap().take()
         {
             self.store.insert("x/0", newer);
         }
         got
-    }
-
-    fn get_range(
-        &self,
-        key: &Key,
-        range: std::ops::Range<u64>,
-        value: &mut Vec<u8>,
-    ) -> Result<Option<Stat>> {
-        self.store.get_range(key, range, value)
     }
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
@@ -391,21 +383,7 @@ impl Readable for Contended {
 }
 
 impl Store for Contended {
-    fn is_writable(&self) -> bool {
-        true
-    }
-
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
-        self.store.put_if(key, value, replaces)
-    }
-
-    fn delete(&self, key: &Key) -> Result<bool> {
-        self.store.delete(key)
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(())
-    }
+    zarrfs_store::delegate_store!(store: check_writable put_pieces change sync);
 }
 
 #[test]

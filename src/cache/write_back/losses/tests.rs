@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault};
-use zarrfs_store::{MemoryStore, Readable, Store};
+use zarrfs_store::{MemoryStore, StoreExt};
 
 /// An array of 8 items of a byte in chunks of 4, which another program can make smaller.
 struct Setup {

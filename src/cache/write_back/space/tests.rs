@@ -9,7 +9,9 @@ use zarrfs_base::stats::Stats;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::testing::FaultyStore;
-use zarrfs_store::{Key, MemoryStore, Readable, Replaces, Store, Version, delegate_store};
+use zarrfs_store::{
+    Key, MemoryStore, Readable, Replaces, Store, StoreExt, ValuePiece, Version, delegate_store,
+};
 
 const CHUNK: usize = 10_000;
 
@@ -42,15 +44,20 @@ impl Refusing {
 }
 
 impl Readable for Refusing {
-    delegate_store!(below: get get_range stat list location);
+    delegate_store!(below: read stat list location);
 }
 
 impl Store for Refusing {
-    delegate_store!(below: is_writable);
+    delegate_store!(below: check_writable);
 
-    fn put_if(&self, key: &Key, value: &[u8], replaces: Replaces) -> Result<Option<Version>> {
+    fn put_pieces(
+        &self,
+        key: &Key,
+        pieces: &[ValuePiece],
+        replaces: Replaces,
+    ) -> Result<Option<Version>> {
         self.check(key)?;
-        self.below.put_if(key, value, replaces)
+        self.below.put_pieces(key, pieces, replaces)
     }
 }
 

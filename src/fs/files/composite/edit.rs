@@ -15,7 +15,7 @@ use crate::fs::{Change, Fs};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json::Value;
 use zarrfs_base::memory::{self, Grant, lock};
-use zarrfs_store::Key;
+use zarrfs_store::{Key, StoreExt};
 
 /// Number of bytes of a file that are read first to find its header.
 const FIRST_READ: u64 = 64 << 10;

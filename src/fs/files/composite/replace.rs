@@ -8,7 +8,7 @@ use crate::fs::files::OpenFile;
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs};
 use zarrfs_base::error::{Error, Result};
-use zarrfs_store::Key;
+use zarrfs_store::{Key, StoreExt};
 
 /// Bytes of a file with records that are read at a time.
 const BLOCK: u64 = 1 << 20;

@@ -4,7 +4,6 @@ use super::*;
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::fs::resize::Added;
 use zarrfs_base::json::{self, Value};
-use zarrfs_store::Readable;
 
 /// Maximum number of items, so that an array stays small.
 const MAX_ITEMS: u64 = 4000;

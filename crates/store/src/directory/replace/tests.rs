@@ -1,7 +1,7 @@
 //! Several writers of one value, with stores of their own as in different processes. Each writer
 //! counts in a cell of its own, so that a lost change shows as a smaller number.
 
-use crate::{DirectoryStore, Key, Readable, Replaces, Store};
+use crate::{DirectoryStore, Key, Replaces, StoreExt};
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
