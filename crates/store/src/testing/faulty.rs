@@ -243,7 +243,7 @@ impl Readable for FaultyStore {
                 inner.concurrency
             },
             lists_all: inner.lists_all,
-            local: inner.local.map(|_| self as &dyn LocalFiles),
+            local: Some(self),
             ..Capabilities::default()
         }
     }
