@@ -24,7 +24,8 @@ use zarrfs_format::metadata::v3::shown::shown_array;
 use zarrfs_format::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel, V1Order};
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_format::shard::{EntryChange, Index, IndexCodec, ShardPiece, Shards};
-use zarrfs_store::{IcechunkStore, ReferenceStore};
+use zarrfs_icechunk::IcechunkStore;
+use zarrfs_reference::ReferenceStore;
 
 /// Maximum size in bytes of chunks that are decoded.
 const SMALL: usize = 1 << 16;

@@ -71,7 +71,7 @@ use zarrfs_base::signals;
 use zarrfs_base::spill_file::SpillSpace;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::V1Order;
-use zarrfs_store::{DirectoryStore, Hint, IceRef, Key, LockFiles, Store, StoreExt};
+use zarrfs_store::{DirectoryStore, Hint, Key, LockFiles, SnapshotRef, Store, StoreExt};
 
 pub use stdio::Inherited;
 
@@ -240,8 +240,8 @@ struct StoreArgs {
     ///
     /// branch:NAME follows a branch, tag:NAME, snapshot:ID and asof:TIME name a snapshot for good.
     /// TIME is as 2026-01-31T12:30Z, and is looked for in the branch main.
-    #[arg(long = "ref", value_name = "REF", value_parser = IceRef::parse, help_heading = ACCESS)]
-    snapshot: Option<IceRef>,
+    #[arg(long = "ref", value_name = "REF", value_parser = SnapshotRef::parse, help_heading = ACCESS)]
+    snapshot: Option<SnapshotRef>,
     #[command(flatten)]
     remote: RemoteArgs,
     /// Whether keys of unfinished writes are listed. Verbs that look for them set it.

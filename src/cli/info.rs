@@ -19,7 +19,7 @@ use zarrfs_base::error::{Error, Kind, Result, one_line};
 use zarrfs_base::json::{self, Value, json};
 use zarrfs_format::grid::Edges;
 use zarrfs_format::metadata::ArrayMetadata;
-use zarrfs_store::{IceHistory, Key, ObjectId, escaped};
+use zarrfs_store::{Key, ObjectId, SnapshotHistory, escaped};
 
 /// Maximum numbers of lines and panels of the map of a single array, and of one array among others.
 const FULL: (u64, u64) = (24, 16);
@@ -386,7 +386,7 @@ fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
 
 /// Returns the branches and tags of a repository and its latest snapshots, the first of which is
 /// the one that is read, as an object for programs.
-fn history_as_json(history: &IceHistory) -> Value {
+fn history_as_json(history: &SnapshotHistory) -> Value {
     let names = |named: &[(String, ObjectId)]| {
         let named = named.iter();
         Value::Object(
@@ -406,7 +406,7 @@ fn history_as_json(history: &IceHistory) -> Value {
 }
 
 /// Returns the same as lines.
-fn history_as_lines(history: &IceHistory) -> String {
+fn history_as_lines(history: &SnapshotHistory) -> String {
     let mut lines = Vec::new();
     for (kind, names) in [("branch", &history.branches), ("tag", &history.tags)] {
         lines.extend(

@@ -21,11 +21,13 @@ use zarrfs_format::metadata::v3::node::{NodeType, node_type};
 use zarrfs_format::metadata::{
     GROUP_DOCUMENT, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA,
 };
+use zarrfs_icechunk::{IceRepositoryStore, IcechunkStore};
+use zarrfs_reference::{ReferenceStore, TargetRoot};
 use zarrfs_store::{
-    DirectoryStore, DiskCache, IceRepositoryStore, IcechunkStore, Key, LockReach, MemoryStore,
-    MetadataCache, ObjectOptions, PagedListing, PrefixStore, ReferenceStore, Store, StoreExt,
-    TargetPlace, TargetRoot, ZipStore,
+    DirectoryStore, DiskCache, Key, LockReach, MemoryStore, MetadataCache, ObjectOptions,
+    PagedListing, PrefixStore, Store, StoreExt, TargetPlace,
 };
+use zarrfs_zip::ZipStore;
 
 /// URL schemes of remote stores.
 const SCHEMES: [&str; 9] = [

@@ -16,9 +16,8 @@ use zarrfs_base::error::{Error, Kind, Result as ErrorResult};
 use zarrfs_base::json::{self, Value, json};
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use zarrfs_store::{
-    ChangeKind, Committer, Key, OverlayChange, OverlayDirectory, OverlayStore, Store,
-};
+use zarrfs_overlay::{ChangeKind, Committer, OverlayChange, OverlayDirectory, OverlayStore};
+use zarrfs_store::{Key, Store};
 
 /// Maximum number of conflicts that are listed in JSON.
 const MAX_LISTED: usize = 1000;

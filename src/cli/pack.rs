@@ -14,7 +14,8 @@ use zarrfs_base::json::{self, json};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::ZARR_JSON;
-use zarrfs_store::{Key, ValueStart, ZipWriter};
+use zarrfs_store::{Key, ValueStart};
+use zarrfs_zip::ZipWriter;
 
 /// The bound of the memory for names and documents: 550 MiB, enough for the names of three million
 /// values in one directory.

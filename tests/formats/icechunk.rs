@@ -20,9 +20,11 @@ use zarrfs_base::error::Result;
 use zarrfs_base::json::Value;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::V1Order;
+use zarrfs_icechunk::IcechunkStore;
+use zarrfs_reference::TargetRoot;
 use zarrfs_store::{
-    ByteRange, DirectoryStore, IceRef, IcechunkStore, Key, Listing, Readable, Stat, Store,
-    TargetPlace, TargetRoot, Version,
+    ByteRange, DirectoryStore, Key, Listing, Readable, SnapshotRef, Stat, Store, TargetPlace,
+    Version,
 };
 
 /// The files of virtual chunks as the web server shows them: with one entity tag and one date.
@@ -77,7 +79,7 @@ fn open(repository: &str, id: &str) -> Fs {
     ];
     let place = TargetPlace::of_path(&folder().join(repository)).unwrap();
     let below = Arc::new(DirectoryStore::open(&folder().join(repository)).unwrap());
-    let wanted = IceRef::parse(&format!("snapshot:{id}")).unwrap();
+    let wanted = SnapshotRef::parse(&format!("snapshot:{id}")).unwrap();
     let store = IcechunkStore::open(below, wanted, place, roots, None).unwrap();
     let stats = Arc::<Stats>::default();
     let cache = Arc::new(Cache::new(16 << 20, stats.clone()));

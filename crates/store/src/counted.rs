@@ -89,7 +89,7 @@ pub fn read_by_stat(
 }
 
 /// Returns [`Kind::Damaged`] if a value of `size` bytes exceeds `limit`.
-pub(super) fn check_size(size: u64, limit: u64) -> Result<()> {
+pub fn check_size(size: u64, limit: u64) -> Result<()> {
     if size <= limit {
         Ok(())
     } else {

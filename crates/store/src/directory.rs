@@ -32,7 +32,7 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
 
-pub(super) use resolve::stat_of;
+pub use resolve::stat_of;
 pub use value_lock::LockReach;
 
 /// A store in a directory.

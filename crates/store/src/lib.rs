@@ -7,7 +7,6 @@
 mod counted;
 mod directory;
 mod disk_cache;
-mod icechunk;
 mod key;
 mod level;
 mod level_cache;
@@ -16,14 +15,15 @@ mod locks;
 mod memory;
 mod metadata_cache;
 mod object_options;
+mod object_id;
 mod outside;
-mod overlay;
 mod permissions;
 mod pieces;
+mod place;
 mod prefix;
-mod reference;
 mod reopening;
 mod reporting;
+mod snapshots;
 mod sorted_names;
 mod stat;
 mod stat_many;
@@ -34,14 +34,10 @@ mod temporary_file;
 pub mod testing;
 mod value_copy;
 mod version;
-mod zip;
 
-pub use counted::{Counted, get_counted, read_by_stat};
-pub use directory::{DirectoryStore, LockReach};
+pub use counted::{Counted, check_size, get_counted, read_by_stat};
+pub use directory::{DirectoryStore, LockReach, stat_of};
 pub use disk_cache::DiskCache;
-pub use icechunk::{
-    IceCommit, IceHistory, IceRef, IceRepositoryStore, IcechunkStore, ObjectId, Snapshots,
-};
 pub use key::{Key, MAX_DEPTH, escaped};
 pub use level::{FirstNames, PagedListing, Reach, ValuePage, ValuePages};
 pub use level_cache::LevelCache;
@@ -49,25 +45,24 @@ pub use local_files::{FileAttribute, LocalFiles, Space, read_at};
 pub use locks::{KeyLock, LockFiles, NAME_HOLDER, name_holder};
 pub use memory::MemoryStore;
 pub use metadata_cache::MetadataCache;
+pub use object_id::ObjectId;
 pub use object_options::ObjectOptions;
 pub use outside::{DirectoryCall, DirectoryCalls, change_directories_by};
-pub use overlay::{
-    ChangeKind, CommitReport, Committer, OverlayChange, OverlayDirectory, OverlayStore,
-};
 pub use permissions::{Permissions, both, granted_between, granted_by};
-pub use pieces::{ValuePiece, assemble, is_put_in_memory};
+pub use pieces::{ValuePiece, assemble, copy_range, is_put_in_memory, need_old};
+pub use place::{TargetPlace, refused, target_error};
 pub use prefix::PrefixStore;
-pub use reference::{ReferenceStore, TargetPlace, TargetRoot};
+pub use reopening::{OpenedValue, Reopening, prefix_in, present};
 pub use reporting::ReportingStore;
+pub use snapshots::{MAIN, SnapshotCommit, SnapshotHistory, SnapshotRef, Snapshots};
+pub use sorted_names::{NameSpan, NamedEntry, SortedEntries, SortedListing, SortedNames};
 pub use stat::{Entry, EntryKind, Listing, Stat};
 pub use stat_many::stat_many_with;
 pub use store_ext::StoreExt;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
-pub use value_copy::{CopiedValue, ValueStart};
+pub use value_copy::{COPIED_PART, CopiedValue, ValueStart};
 pub use version::Version;
-pub use zip::{ZipStore, ZipWriter};
 
-use counted::check_size;
 use std::ops::Range;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::reserve;

@@ -55,7 +55,7 @@ pub fn is_put_in_memory(pieces: &[ValuePiece]) -> bool {
 }
 
 /// Returns whether a piece is one of the value that is replaced.
-pub(super) fn need_old(pieces: &[ValuePiece]) -> bool {
+pub fn need_old(pieces: &[ValuePiece]) -> bool {
     pieces
         .iter()
         .any(|piece| matches!(piece, ValuePiece::Old(_)))
@@ -170,10 +170,10 @@ pub(super) fn write_pieces(file: &File, pieces: &[ValuePiece], old: Option<&File
     for piece in pieces {
         match piece {
             ValuePiece::Bytes(bytes) => file.write_all_at(bytes, position)?,
-            ValuePiece::File(from, range) => copy(from, range.clone(), file, position)?,
+            ValuePiece::File(from, range) => copy_range(from, range.clone(), file, position)?,
             ValuePiece::Old(range) => {
                 let old = old.ok_or_else(copied_too_little)?;
-                copy(old, range.clone(), file, position)?;
+                copy_range(old, range.clone(), file, position)?;
             }
         }
         position += piece.size();
@@ -182,7 +182,7 @@ pub(super) fn write_pieces(file: &File, pieces: &[ValuePiece], old: Option<&File
 }
 
 /// Copies a range of a file to `position` of another one, by the kernel if it can.
-pub(super) fn copy(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> {
+pub fn copy_range(from: &File, range: Range<u64>, to: &File, position: u64) -> Result<()> {
     let mut input = range.start;
     let mut output = position;
     while input < range.end {

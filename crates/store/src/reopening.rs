@@ -8,15 +8,16 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::lock;
 
 /// What a value holds that was opened.
-pub(super) trait OpenedValue {
+pub trait OpenedValue {
     /// Returns the metadata of the value.
     fn stat(&self) -> &Stat;
 }
 
 /// A value that may be replaced, and its current state.
-pub(super) struct Reopening<T> {
+pub struct Reopening<T> {
     /// The store that holds the value.
     pub below: Arc<dyn Store>,
+    /// The key of the value.
     pub key: Key,
     /// Protects the current state; it is not held while the value is read.
     current: RwLock<Arc<T>>,
@@ -109,7 +110,7 @@ impl<T: OpenedValue> Reopening<T> {
 
 /// Returns the metadata of a prefix in a value of which `value` is the metadata, and whose version
 /// is `version` as text. Users who may read the value may search its prefixes.
-pub(super) fn prefix_in(value: &Stat, version: &str) -> Stat {
+pub fn prefix_in(value: &Stat, version: &str) -> Stat {
     Stat {
         modified: value.modified,
         version: Version::Tag(version.to_string()),
@@ -119,7 +120,7 @@ pub(super) fn prefix_in(value: &Stat, version: &str) -> Stat {
 }
 
 /// Returns an error that does not say that a key is missing.
-pub(super) fn present(e: Error) -> Error {
+pub fn present(e: Error) -> Error {
     match e.kind() {
         Kind::NotFound | Kind::System(libc::ENOENT | libc::ENOTDIR) => {
             Error::new(Kind::System(libc::EIO), e.message())

@@ -11,13 +11,13 @@ const GRANT_STEP: usize = 64 << 10;
 
 /// The place of a name among the names of all entries.
 #[derive(Clone, Copy)]
-pub(super) struct NameSpan {
+pub struct NameSpan {
     start: u32,
     len: u16,
 }
 
 /// An entry that has a name.
-pub(super) trait NamedEntry {
+pub trait NamedEntry {
     /// What the entries are together, for messages.
     const TOGETHER: &'static str;
 
@@ -26,7 +26,7 @@ pub(super) trait NamedEntry {
 }
 
 /// Entries, sorted by name once all of them were added, so that binary search finds them.
-pub(super) struct SortedEntries<T> {
+pub struct SortedEntries<T> {
     /// Concatenated names, in the order in which they were added.
     names: String,
     entries: Vec<T>,
@@ -157,7 +157,8 @@ fn no_memory<T: NamedEntry>(_: std::collections::TryReserveError) -> Error {
 }
 
 /// A value that holds sorted names, each of a value.
-pub(super) trait SortedNames: Send + Sync {
+pub trait SortedNames: Send + Sync {
+    /// The entry of a name.
     type Entry: NamedEntry;
 
     /// Returns the names.
@@ -168,7 +169,7 @@ pub(super) trait SortedNames: Send + Sync {
 }
 
 /// An iterator over the names below a prefix.
-pub(super) struct SortedListing<T> {
+pub struct SortedListing<T> {
     holder: Arc<T>,
     /// Prefix of the names.
     prefix: String,

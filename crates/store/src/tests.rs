@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{FaultyStore, Operation, UnlistedStore};
+use crate::testing::{FaultyStore, Operation, UnlistedStore, key};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,25 +16,6 @@ enum Op {
 const KEYS: [&str; 9] = [
     "a", "b", "a/b", "a/c", "a/b/c", "a/b/d", "b/c", "c", "c/d/e",
 ];
-
-/// Returns the key of a path.
-pub(super) fn key(path: &str) -> Key {
-    Key::normalize(path).unwrap()
-}
-
-/// Returns the value at a path.
-pub(super) fn get(store: &dyn Store, path: &str) -> Result<Option<Vec<u8>>> {
-    let mut value = b"former content".to_vec();
-    Ok(store.get(&key(path), 1 << 20, &mut value)?.map(|_| value))
-}
-
-/// Returns the bytes of `range` of the value at a path.
-pub(super) fn part(store: &dyn Store, path: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
-    let mut value = b"former content".to_vec();
-    Ok(store
-        .get_range(&key(path), range, &mut value)?
-        .map(|_| value))
-}
 
 fn op() -> impl Strategy<Value = Op> {
     let key = || 0..KEYS.len();

@@ -11,7 +11,7 @@ use zarrfs_base::memory::lock;
 use zarrfs_base::pool::on_threads;
 
 /// Number of bytes of a value that are read at a time.
-pub(super) const PART: u64 = 4 << 20;
+pub const COPIED_PART: u64 = 4 << 20;
 
 /// Maximum number of values whose first parts are in memory.
 const TOGETHER: usize = 16;
@@ -47,7 +47,7 @@ impl ValueStart {
     pub fn read(store: &dyn Store, key: &Key) -> Result<Option<Self>> {
         let mut bytes = Vec::new();
         let stat = store
-            .get_range(key, 0..PART, &mut bytes)
+            .get_range(key, 0..COPIED_PART, &mut bytes)
             .map_err(|e| e.context(key))?;
         Ok(stat.map(|stat| ValueStart { bytes, stat }))
     }
@@ -118,7 +118,7 @@ impl ValueStart {
         let mut part = Vec::new();
         while done < self.stat.size {
             let found = store
-                .get_range(key, done..done + PART, &mut part)
+                .get_range(key, done..done + COPIED_PART, &mut part)
                 .map_err(|e| e.context(key))?;
             let is_same = found.is_some_and(|found| found.version.may_equal(&self.stat.version));
             if !is_same || part.is_empty() {

@@ -15,10 +15,11 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{
-    ByteRange, Capabilities, Entry, EntryKind, FileAttribute, Hint, IceCommit, IceHistory, IceRef,
-    Key, KeyLock, Listing, LocalFiles, NameChange, Permissions, Readable, Replaces, Snapshots,
-    Space, Stat, Store, StoreExt, ValuePiece, Version, ZipStore,
+    ByteRange, Capabilities, Entry, EntryKind, FileAttribute, Hint, Key, KeyLock, Listing,
+    LocalFiles, NameChange, Permissions, Readable, Replaces, SnapshotCommit, SnapshotHistory,
+    SnapshotRef, Snapshots, Space, Stat, Store, StoreExt, ValuePiece, Version,
 };
+use zarrfs_zip::ZipStore;
 
 /// Maximum number of open archives and repositories. An archive takes a file descriptor and the
 /// memory of its directory.
@@ -381,12 +382,12 @@ impl Snapshots for NestedStores {
         Ok(found.is_some_and(|(_, is_left)| is_left))
     }
 
-    fn commit_at(&self, key: &Key) -> Result<Option<(IceRef, IceCommit)>> {
+    fn commit_at(&self, key: &Key) -> Result<Option<(SnapshotRef, SnapshotCommit)>> {
         let found = self.in_repository(key, |snapshots, key| snapshots.commit_at(key))?;
         Ok(found.and_then(|(_, commit)| commit))
     }
 
-    fn history(&self, _count: usize) -> Result<Option<IceHistory>> {
+    fn history(&self, _count: usize) -> Result<Option<SnapshotHistory>> {
         Ok(None)
     }
 }

@@ -9,7 +9,7 @@ use zarrfs_base::error::Result;
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_base::memory::{Grant, lock};
 use zarrfs_format::metadata::ZARR_JSON;
-use zarrfs_store::{IceRef, Key, Version};
+use zarrfs_store::{Key, SnapshotRef, Version};
 
 /// Linux's limits in bytes: of a name, of a value, of a list of names.
 const MAX_NAME: usize = 255;
@@ -68,7 +68,7 @@ pub fn of(
         && tree.may_tell(audience, node, &key.join(ZARR_JSON))?
     {
         let branch = match read {
-            IceRef::Branch(name) => Some(("branch", name)),
+            SnapshotRef::Branch(name) => Some(("branch", name)),
             _ => None,
         };
         let time = DateTime::<Utc>::from(commit.time).to_rfc3339_opts(SecondsFormat::Micros, true);

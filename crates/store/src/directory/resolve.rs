@@ -217,7 +217,7 @@ fn permissions_between(root: &OwnedFd, file: &OwnedFd) -> Option<Permissions> {
 }
 
 /// Returns the metadata of an open file.
-pub(crate) fn stat_of(fd: impl AsFd) -> Result<Stat> {
+pub fn stat_of(fd: impl AsFd) -> Result<Stat> {
     Ok(stat_from(&fs::statat(fd, "", AtFlags::EMPTY_PATH)?))
 }
 
