@@ -230,7 +230,16 @@ pub trait Codec: Send + Sync {
         encoded: &[u8],
         out: &mut [u8],
     ) -> CodecResult<(usize, Option<SeekPoints>)> {
-        Ok((self.decode(encoded, out)?, None))
+        match self.decode_whole(encoded, out) {
+            Some(points) => Ok((out.len(), points)),
+            None => Ok((self.decode(encoded, out)?, None)),
+        }
+    }
+
+    /// Decodes a value of one stream that fills `out`, and returns its seek points if it has some.
+    /// Returns `None` for any other value, also for a damaged one.
+    fn decode_whole(&self, _encoded: &[u8], _out: &mut [u8]) -> Option<Option<SeekPoints>> {
+        None
     }
 
     /// Decodes the bytes of `range` from the stored bytes of [`SeekPoints::stored_range`]. Replaces

@@ -2,7 +2,7 @@
 //! and `bz2.decompress`.
 
 use super::seek_points::{SeekPoints, Segment};
-use super::streams::{self, StreamError, StreamStep};
+use super::streams::{self, StreamError};
 use super::{Codec, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
 use bzip2::{Action, Compress, Compression, Decompress, Status};
 use std::ops::Range;
@@ -31,21 +31,15 @@ pub struct Bz2 {
 fn decode_one(encoded: &[u8], out: &mut [u8]) -> Result<(usize, usize), StreamError> {
     let mut stream = Decompress::new(false);
     streams::run(encoded, out, |input, room| {
-        let used = stream.total_in();
-        let made = stream.total_out();
-        let status = stream
-            .decompress(input, room)
-            .map_err(|_| StreamError::Invalid("damaged"))?;
-        let step = match status {
-            Status::StreamEnd => StreamStep::End,
-            Status::MemNeeded => return Err(StreamError::Invalid("out of memory")),
-            _ => StreamStep::More,
-        };
-        Ok((
-            (stream.total_in() - used) as usize,
-            (stream.total_out() - made) as usize,
-            step,
-        ))
+        match stream.decompress(input, room) {
+            Err(_) => Err(StreamError::Invalid("damaged")),
+            Ok(Status::MemNeeded) => Err(StreamError::Invalid("out of memory")),
+            Ok(status) => Ok((
+                stream.total_in(),
+                stream.total_out(),
+                status == Status::StreamEnd,
+            )),
+        }
     })
 }
 
@@ -138,47 +132,34 @@ fn decode_block(encoded: &[u8], at: u64, bits: u64, out: &mut [u8]) -> Result<us
     Ok(decode_one(&stream.finish(), out)?.1)
 }
 
-/// Decodes a value of one stream that fills `out`, and returns its seek points if it has some.
-/// Returns `None` for any other value, also for a damaged one.
-fn decode_with_points(encoded: &[u8], out: &mut [u8]) -> Option<Option<SeekPoints>> {
-    if !matches!(encoded, [b'B', b'Z', b'h', b'1'..=b'9', ..]) {
-        return None;
-    }
-    let mut points = SeekPoints::starting_at(HEADER_BITS);
-    let mut combined = 0u32;
-    let mut start = HEADER_BITS;
-    let mut made = 0;
-    let mut is_block = bits_at(encoded, start, MARK_BITS as u32) == BLOCK;
-    while is_block {
-        if !points.add_independent(made, start) {
-            return None;
-        }
-        let (end, next_is_block) = next_mark(encoded, start + MARK_BITS)?;
-        made += decode_block(encoded, start, end - start, &mut out[made..]).ok()?;
-        let checksum = bits_at(encoded, start + MARK_BITS, CHECKSUM_BITS as u32);
-        combined = combined.rotate_left(1) ^ checksum as u32;
-        (start, is_block) = (end, next_is_block);
-    }
-    let stated = bits_at(encoded, start + MARK_BITS, CHECKSUM_BITS as u32);
-    let end = (start + MARK_BITS + CHECKSUM_BITS).div_ceil(8);
-    let is_whole = made == out.len() && stated == u64::from(combined);
-    (is_whole && end == encoded.len() as u64).then(|| points.end(made, start))
-}
-
 impl Codec for Bz2 {
     fn partial_decode(&self) -> PartialDecode {
         PartialDecode::Seek
     }
 
-    fn decode_with_points(
-        &self,
-        encoded: &[u8],
-        out: &mut [u8],
-    ) -> CodecResult<(usize, Option<SeekPoints>)> {
-        match decode_with_points(encoded, out) {
-            Some(points) => Ok((out.len(), points)),
-            None => Ok((self.decode(encoded, out)?, None)),
+    fn decode_whole(&self, encoded: &[u8], out: &mut [u8]) -> Option<Option<SeekPoints>> {
+        if !matches!(encoded, [b'B', b'Z', b'h', b'1'..=b'9', ..]) {
+            return None;
         }
+        let mut points = SeekPoints::starting_at(HEADER_BITS);
+        let mut combined = 0u32;
+        let mut start = HEADER_BITS;
+        let mut made = 0;
+        let mut is_block = bits_at(encoded, start, MARK_BITS as u32) == BLOCK;
+        while is_block {
+            if !points.add_independent(made, start) {
+                return None;
+            }
+            let (end, next_is_block) = next_mark(encoded, start + MARK_BITS)?;
+            made += decode_block(encoded, start, end - start, &mut out[made..]).ok()?;
+            let checksum = bits_at(encoded, start + MARK_BITS, CHECKSUM_BITS as u32);
+            combined = combined.rotate_left(1) ^ checksum as u32;
+            (start, is_block) = (end, next_is_block);
+        }
+        let stated = bits_at(encoded, start + MARK_BITS, CHECKSUM_BITS as u32);
+        let end = (start + MARK_BITS + CHECKSUM_BITS).div_ceil(8);
+        let is_whole = made == out.len() && stated == u64::from(combined);
+        (is_whole && end == encoded.len() as u64).then(|| points.end(made, start))
     }
 
     fn decode_part(

@@ -1,6 +1,6 @@
 //! The compressor that `zlib` and `gzip` are. The module does not know what may follow a stream.
 
-use super::seek_points::{DecodeStart, SeekPoints};
+use super::seek_points::SeekPoints;
 use super::streams::StreamError;
 use super::{Codec, CodecConfig, CodecError, CodecResult, PartialDecode, encode_only};
 use miniz_oxide::inflate::TINFLStatus;
@@ -96,50 +96,34 @@ fn is_verified(container: Container, decoded: &[u8], trailer: &[u8]) -> bool {
     }
 }
 
-/// Decodes a value of one stream that fills `out`, and returns its seek points if it has some.
-/// Returns `None` for any other value, also for a damaged one.
-fn decode_with_points(
-    container: Container,
-    encoded: &[u8],
-    out: &mut [u8],
-) -> Option<Option<SeekPoints>> {
-    let mut used = header_len(container, encoded)?;
-    let mut made = 0;
-    let mut points = SeekPoints::starting_at(used as u64 * 8);
-    let mut decoder = Box::new(DecompressorOxide::new());
-    let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF | TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY;
-    loop {
-        let (status, took, gave) =
-            core::decompress(&mut decoder, encoded.get(used..)?, out, made, flags);
-        used += took;
-        made += gave;
-        match status {
-            TINFLStatus::BlockBoundary => {
-                let unused = decoder.block_boundary_state()?.num_bits;
-                let bit = used as u64 * 8 - u64::from(unused);
-                points.add(&out[..made], (bit, 0), WINDOW).ok()?;
-            }
-            TINFLStatus::Done if made == out.len() => break,
-            _ => return None,
-        }
-    }
-    is_verified(container, out, &encoded[used..]).then(|| points.end(made, used as u64 * 8))
-}
-
 impl Codec for Deflate {
     fn partial_decode(&self) -> PartialDecode {
         PartialDecode::Seek
     }
 
-    fn decode_with_points(
-        &self,
-        encoded: &[u8],
-        out: &mut [u8],
-    ) -> CodecResult<(usize, Option<SeekPoints>)> {
-        match decode_with_points(self.container, encoded, out) {
-            Some(points) => Ok((out.len(), points)),
-            None => Ok((self.decode(encoded, out)?, None)),
+    fn decode_whole(&self, encoded: &[u8], out: &mut [u8]) -> Option<Option<SeekPoints>> {
+        let mut used = header_len(self.container, encoded)?;
+        let mut made = 0;
+        let mut points = SeekPoints::starting_at(used as u64 * 8);
+        let mut decoder = Box::new(DecompressorOxide::new());
+        let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF | TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY;
+        loop {
+            let input = encoded.get(used..)?;
+            let (status, took, gave) = core::decompress(&mut decoder, input, out, made, flags);
+            used += took;
+            made += gave;
+            match status {
+                TINFLStatus::BlockBoundary => {
+                    let unused = decoder.block_boundary_state()?.num_bits;
+                    let bit = used as u64 * 8 - u64::from(unused);
+                    points.add(&out[..made], (bit, 0), WINDOW).ok()?;
+                }
+                TINFLStatus::Done if made == out.len() => break,
+                _ => return None,
+            }
         }
+        is_verified(self.container, out, &encoded[used..])
+            .then(|| points.end(made, used as u64 * 8))
     }
 
     fn decode_part(
@@ -149,21 +133,19 @@ impl Codec for Deflate {
         stored: &[u8],
         out: &mut Vec<u8>,
     ) -> CodecResult<usize> {
-        let DecodeStart { decoded, bit, .. } = points.begin(&range, WINDOW, out)?;
-        let start = out.len();
-        out.resize(start + range.end - decoded, 0);
+        let at = points.begin(&range, WINDOW, out)?;
         let mut state = BlockBoundaryState::default();
-        let used = usize::from(bit > 0);
+        let used = usize::from(at.bit > 0);
         if used > 0 {
-            state.num_bits = 8 - bit as u8;
-            state.bit_buf = stored.first().map_or(0, |byte| byte >> bit);
+            state.num_bits = 8 - at.bit as u8;
+            state.bit_buf = stored.first().map_or(0, |byte| byte >> at.bit);
         }
         let mut decoder = Box::new(DecompressorOxide::from_block_boundary_state(&state));
         let input = stored.get(used..).unwrap_or_default();
         let flags = TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-        let (_, _, made) = core::decompress(&mut decoder, input, out, start, flags);
-        if start + made == out.len() {
-            Ok(start + range.start - decoded)
+        let (_, _, made) = core::decompress(&mut decoder, input, out, at.start, flags);
+        if at.start + made == out.len() {
+            Ok(at.wanted)
         } else {
             let e = StreamError::Invalid("damaged or cut short");
             Err(e.into_codec_error(self.container.name(), stored.len(), out.len()))

@@ -2,7 +2,7 @@
 //! format). The decoder is that of the C library: blosc links it anyway, and it is fuzzed more than
 //! others.
 
-use super::seek_points::{DecodeStart, SeekPoints};
+use super::seek_points::SeekPoints;
 use super::streams::StreamError;
 use super::{Codec, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
 use std::ffi::{c_char, c_int};
@@ -225,17 +225,9 @@ impl Codec for Lz4 {
         PartialDecode::Seek
     }
 
-    fn decode_with_points(
-        &self,
-        encoded: &[u8],
-        out: &mut [u8],
-    ) -> CodecResult<(usize, Option<SeekPoints>)> {
-        let made = self.decode(encoded, out)?;
-        let points = encoded
-            .get(SIZE..)
-            .filter(|_| made == out.len())
-            .and_then(|block| find_points(block, out));
-        Ok((made, points))
+    fn decode_whole(&self, encoded: &[u8], out: &mut [u8]) -> Option<Option<SeekPoints>> {
+        let made = self.decode(encoded, out).ok()?;
+        (made == out.len()).then(|| find_points(encoded.get(SIZE..)?, out))
     }
 
     fn decode_part(
@@ -245,14 +237,12 @@ impl Codec for Lz4 {
         stored: &[u8],
         out: &mut Vec<u8>,
     ) -> CodecResult<usize> {
-        let DecodeStart { decoded, state, .. } = points.begin(&range, WINDOW, out)?;
-        let start = out.len();
-        out.resize(start + range.end - decoded, 0);
-        decode_after(stored, state, out, start).ok_or_else(|| {
+        let at = points.begin(&range, WINDOW, out)?;
+        decode_after(stored, at.state, out, at.start).ok_or_else(|| {
             let e = StreamError::Invalid("damaged or cut short");
             e.into_codec_error("lz4", stored.len(), out.len())
         })?;
-        Ok(start + range.start - decoded)
+        Ok(at.wanted)
     }
 
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {

@@ -5,7 +5,7 @@
 
 use super::lzma_filters::{LzmaFilters, preset_dict};
 use super::spec::is_plain;
-use super::streams::{self, StreamError, StreamStep};
+use super::streams::{self, StreamError};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size, encode_only};
 use liblzma::stream::{Action, Check, Error, LzmaOptions, Status, Stream};
 use zarrfs_base::error::Result;
@@ -129,20 +129,9 @@ impl Lzma {
     ) -> std::result::Result<(usize, usize), StreamError> {
         let mut stream = self.decoder(out.len()).map_err(stream_error)?;
         streams::run(encoded, out, |input, room| {
-            let used = stream.total_in();
-            let made = stream.total_out();
-            let step = match stream
-                .process(input, room, Action::Run)
-                .map_err(stream_error)?
-            {
-                Status::StreamEnd => StreamStep::End,
-                _ => StreamStep::More,
-            };
-            Ok((
-                (stream.total_in() - used) as usize,
-                (stream.total_out() - made) as usize,
-                step,
-            ))
+            let status = stream.process(input, room, Action::Run);
+            let is_end = status.map_err(stream_error)? == Status::StreamEnd;
+            Ok((stream.total_in(), stream.total_out(), is_end))
         })
     }
 

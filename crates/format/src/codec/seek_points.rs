@@ -271,7 +271,8 @@ impl SeekPoints {
     }
 
     /// Replaces `out` by the window of `window` bytes before the first byte from which `range` is
-    /// decoded; by nothing at the beginning of the value.
+    /// decoded, by nothing at the beginning of the value, and by room for all bytes from there to
+    /// the end of `range`.
     pub(super) fn begin(
         &self,
         range: &Range<usize>,
@@ -293,8 +294,11 @@ impl SeekPoints {
                 _ => return Err(CodecError::new("a seek point is damaged")),
             }
         }
+        let start = out.len();
+        out.resize(start + range.end - point.decoded, 0);
         Ok(DecodeStart {
-            decoded: point.decoded,
+            start,
+            wanted: start + range.start - point.decoded,
             bit: (point.encoded % 8) as u32,
             state: point.state,
         })
@@ -303,8 +307,10 @@ impl SeekPoints {
 
 /// Where decoding begins.
 pub(super) struct DecodeStart {
-    /// Number of decoded bytes before it.
-    pub decoded: usize,
+    /// Offset in the output of the first byte to decode.
+    pub start: usize,
+    /// Offset in the output of the first byte that is wanted.
+    pub wanted: usize,
     /// Its bit in the first stored byte.
     pub bit: u32,
     /// What else the codec has to know.

@@ -54,22 +54,15 @@ pub fn decode_all(
     Ok(written)
 }
 
-/// The state of a streaming decoder after a call.
-pub enum StreamStep {
-    /// The stream has ended.
-    End,
-    /// The decoder needs more input or a larger output.
-    More,
-}
-
 /// Runs a streaming decoder over one stream and returns the numbers of bytes read and written.
-/// `step` receives the rest of the input and of the output and returns the same numbers for one
-/// call. When `out` is full, `step` receives one more byte of output. If it writes this byte, the
-/// data are too long; otherwise only the end of the stream was left.
+/// `step` receives the rest of the input and of the output. It returns the same numbers for all
+/// calls so far, and whether the stream has ended. When `out` is full, `step` receives one more
+/// byte of output. If it writes this byte, the data are too long; otherwise only the end of the
+/// stream was left.
 pub fn run(
     input: &[u8],
     out: &mut [u8],
-    mut step: impl FnMut(&[u8], &mut [u8]) -> Result<(usize, usize, StreamStep), StreamError>,
+    mut step: impl FnMut(&[u8], &mut [u8]) -> Result<(u64, u64, bool), StreamError>,
 ) -> Result<(usize, usize), StreamError> {
     let mut used = 0;
     let mut made = 0;
@@ -77,16 +70,17 @@ pub fn run(
         let full = made == out.len();
         let mut beyond = [0];
         let room = if full { &mut beyond } else { &mut out[made..] };
-        let (took, gave, state) = step(&input[used..], room)?;
-        if full && gave > 0 {
+        let (read, written, is_end) = step(&input[used..], room)?;
+        let before = (used, made);
+        (used, made) = (read as usize, written as usize);
+        if made > out.len() {
             return Err(StreamError::TooLong);
         }
-        used += took;
-        made += gave;
-        match state {
-            StreamStep::End => return Ok((used, made)),
-            StreamStep::More if took + gave > 0 => {}
-            StreamStep::More => return Err(StreamError::CutShort),
+        if is_end {
+            return Ok((used, made));
+        }
+        if (used, made) == before {
+            return Err(StreamError::CutShort);
         }
     }
 }
