@@ -187,6 +187,11 @@ impl FloatFormat {
         }
     }
 
+    /// Returns the bits of the sign of a number.
+    fn sign(self, is_negative: bool) -> u64 {
+        if is_negative { self.sign_bit() } else { 0 }
+    }
+
     /// Returns the bits of the positive infinity, or `None` if the format has none.
     pub fn infinity(self) -> Option<u64> {
         let exponents = self.magnitude_mask() >> self.mantissa_bits << self.mantissa_bits;
@@ -256,11 +261,7 @@ impl FloatFormat {
     /// above the largest, or not above zero in a format without a sign. In such a format, smaller
     /// positive numbers become the smallest one.
     pub fn round(self, number: Dyadic, mode: RoundingMode) -> Option<u64> {
-        let sign = if number.is_negative {
-            self.sign_bit()
-        } else {
-            0
-        };
+        let sign = self.sign(number.is_negative);
         if !self.is_signed && (number.is_negative || number.magnitude == 0) {
             return None;
         }
@@ -294,23 +295,14 @@ impl FloatFormat {
     /// Returns the bits of an infinity or a number beyond the largest: infinity, or else NaN, or
     /// else the largest number, as in `ml_dtypes`.
     fn overflow(self, is_negative: bool) -> u64 {
-        let sign = if is_negative { self.sign_bit() } else { 0 };
-        match self.infinity().or(self.nan()) {
-            Some(bits) => bits | sign,
-            None => self.largest() | sign,
-        }
+        let bits = self.infinity().or(self.nan()).unwrap_or(self.largest());
+        bits | self.sign(is_negative)
     }
 
     /// Returns the bits of the NaN with this sign, or of the only NaN. Returns `None` if the format
     /// has none.
     pub fn signed_nan(self, is_negative: bool) -> Option<u64> {
-        self.nan().map(|nan| {
-            if is_negative {
-                nan | self.sign_bit()
-            } else {
-                nan
-            }
-        })
+        self.nan().map(|nan| nan | self.sign(is_negative))
     }
 
     /// Returns whether a number, rounded to the nearest, is in the range of the format. Infinities

@@ -28,7 +28,7 @@ pub struct RealType {
 pub enum RealKind {
     /// Integers.
     Integer {
-        /// Width in bits, from 2 to 64.
+        /// Width in bits, from 1 to 64.
         bits: u32,
         /// Whether there are negative ones.
         is_signed: bool,
@@ -119,6 +119,14 @@ impl RealType {
         word::store(bits, item, self.is_big_endian);
     }
 
+    /// Returns the number of bits of an item that have a meaning.
+    pub fn bits(self) -> u32 {
+        match self.kind {
+            RealKind::Integer { bits, .. } => bits,
+            RealKind::Float(format) => format.bits(),
+        }
+    }
+
     /// Returns whether two items of different bytes are always different numbers. Narrow types have
     /// spare bits, and floats have many NaNs.
     pub fn is_canonical(self) -> bool {
@@ -168,16 +176,18 @@ impl RealType {
     /// Returns the integer that an item's bits encode; for floats, the bits themselves.
     #[inline]
     pub fn integer(self, bits: u64) -> i128 {
-        match self.kind {
-            RealKind::Integer {
-                bits: width,
-                is_signed: true,
-            } => i128::from((bits << (64 - width)) as i64 >> (64 - width)),
-            RealKind::Integer {
-                bits: width,
-                is_signed: false,
-            } => i128::from(bits << (64 - width) >> (64 - width)),
-            RealKind::Float(_) => i128::from(bits),
+        let RealKind::Integer {
+            bits: width,
+            is_signed,
+        } = self.kind
+        else {
+            return i128::from(bits);
+        };
+        let at_top = bits << (64 - width);
+        if is_signed {
+            i128::from(at_top as i64 >> (64 - width))
+        } else {
+            i128::from(at_top >> (64 - width))
         }
     }
 
@@ -271,28 +281,20 @@ impl RealType {
 
     /// Returns the bits of the lowest or highest number, infinities included.
     fn bound(self, is_smallest: bool) -> u64 {
-        match (self.kind, is_smallest) {
-            (
-                RealKind::Integer {
-                    bits,
-                    is_signed: true,
-                },
-                true,
-            ) => u64::MAX << (bits - 1),
-            (
-                RealKind::Integer {
-                    bits,
-                    is_signed: true,
-                },
-                false,
-            ) => u64::MAX >> (65 - bits),
-            (RealKind::Integer { .. }, true) => 0,
-            (RealKind::Integer { bits, .. }, false) => u64::MAX >> (64 - bits),
-            (RealKind::Float(format), false) => format.infinity().unwrap_or(format.largest()),
+        match self.kind {
+            RealKind::Integer { bits, is_signed } => {
+                let highest = u64::MAX >> (64 - bits + u32::from(is_signed));
+                match (is_smallest, is_signed) {
+                    (false, _) => highest,
+                    (true, true) => !highest,
+                    (true, false) => 0,
+                }
+            }
             // the bits of the largest number and of infinity are one apart
-            (RealKind::Float(format), true) => {
+            RealKind::Float(format) if is_smallest => {
                 format.smallest() + u64::from(format.infinity().is_some())
             }
+            RealKind::Float(format) => format.infinity().unwrap_or(format.largest()),
         }
     }
 

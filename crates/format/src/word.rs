@@ -21,6 +21,23 @@ pub fn store(value: u64, bytes: &mut [u8], is_big_endian: bool) {
     }
 }
 
+/// Runs `$body` with the constant `$N` standing for `$size`, which is 1, 2, 4 or 8.
+macro_rules! with_size {
+    ($size:expr, $N:ident => $body:expr) => {
+        $crate::word::with_size!(@ $size, $N => $body; 1 2 4 8)
+    };
+    (@ $size:expr, $N:ident => $body:expr; $($known:literal)*) => {
+        match $size {
+            $($known => {
+                const $N: usize = $known;
+                $body
+            })*
+            _ => {}
+        }
+    };
+}
+pub(crate) use with_size;
+
 /// Applies `step` to every item of `N` bytes.
 #[inline(always)]
 pub fn each<const N: usize>(bytes: &mut [u8], is_big_endian: bool, step: impl Fn(u64) -> u64) {

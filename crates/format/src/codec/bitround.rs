@@ -55,28 +55,26 @@ impl BitRound {
     pub fn new(config: &CodecConfig, itemsize: usize) -> Result<Self> {
         config.required("keepbits")?;
         let keep = config.int("keepbits", 0, 0, i64::from(u32::MAX))? as u32;
-        if config.get("dtype").is_none() {
-            return Ok(BitRound {
-                keep,
-                itemsize,
-                numbers: RealType::parse(&format!("<f{itemsize}")),
-                is_typed: false,
-            });
-        }
-        let name = config.text("dtype", "")?;
-        let numbers = rounded_type(name).ok_or_else(|| {
-            Error::unsupported(format!(
-                "codec \"bitround\": dtype {name:?} cannot be rounded"
-            ))
-        })?;
-        if keep == 0 && !matches!(numbers.kind, RealKind::Float(_)) {
-            return Err(config.invalid("keepbits", "is 0, but integers keep at least 1 bit"));
-        }
+        let is_typed = config.get("dtype").is_some();
+        let numbers = if is_typed {
+            let name = config.text("dtype", "")?;
+            let numbers = rounded_type(name).ok_or_else(|| {
+                Error::unsupported(format!(
+                    "codec \"bitround\": dtype {name:?} cannot be rounded"
+                ))
+            })?;
+            if keep == 0 && !matches!(numbers.kind, RealKind::Float(_)) {
+                return Err(config.invalid("keepbits", "is 0, but integers keep at least 1 bit"));
+            }
+            Some(numbers)
+        } else {
+            RealType::parse(&format!("<f{itemsize}"))
+        };
         Ok(BitRound {
             keep,
             itemsize,
-            numbers: Some(numbers),
-            is_typed: true,
+            numbers,
+            is_typed,
         })
     }
 }
@@ -92,19 +90,14 @@ fn rounded_type(name: &str) -> Option<RealType> {
     // the numbers of other types have spare bits, or no definition
     let has_rule = match real.kind {
         RealKind::Integer { .. } => real.is_canonical(),
-        RealKind::Float(format) => format.bits() >= 16,
+        RealKind::Float(_) => real.bits() >= 16,
     };
     has_rule.then_some(real)
 }
 
 /// Applies `step` to every number in `bytes`.
 fn each(numbers: RealType, bytes: &mut [u8], step: impl Fn(u64) -> u64) {
-    match numbers.size {
-        1 => word::each::<1>(bytes, numbers.is_big_endian, step),
-        2 => word::each::<2>(bytes, numbers.is_big_endian, step),
-        4 => word::each::<4>(bytes, numbers.is_big_endian, step),
-        _ => word::each::<8>(bytes, numbers.is_big_endian, step),
-    }
+    word::with_size!(numbers.size, N => word::each::<N>(bytes, numbers.is_big_endian, step));
 }
 
 /// Rounds every number in `bytes` to `keep` bits.

@@ -5,7 +5,7 @@
 use super::v3::with_dtype;
 use super::{Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, Size, buffer};
 use crate::real::{RealKind, RealType};
-use crate::word::{load, store};
+use crate::word::{load, with_size};
 use zarrfs_base::error::{Error, Result};
 
 /// What is known of the codec.
@@ -23,7 +23,10 @@ pub const SPEC: CodecSpec = CodecSpec {
 /// The codec `packbits_v3`.
 #[derive(Debug)]
 pub struct PackBitsV3 {
-    component: Component,
+    /// A number, or one half of a complex number.
+    component: RealType,
+    /// Number of components of an item.
+    per_item: usize,
     /// Index of the first packed bit of a component.
     first: u32,
     /// Number of packed bits of a component.
@@ -31,26 +34,15 @@ pub struct PackBitsV3 {
     padding: Padding,
 }
 
-/// A number, or one half of a complex number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Component {
-    /// Size in bytes when decoded.
-    size: usize,
-    /// Number of bits that have a meaning.
-    bits: u32,
-    kind: ComponentKind,
-    is_big_endian: bool,
-    /// Number of components of an item.
-    per_item: usize,
-}
-
-/// The way to extend the packed bits of a component.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ComponentKind {
-    Bool,
-    Signed,
-    Other,
-}
+/// A boolean: every byte but 0 is true.
+const BOOL: RealType = RealType {
+    kind: RealKind::Integer {
+        bits: 1,
+        is_signed: false,
+    },
+    size: 1,
+    is_big_endian: false,
+};
 
 /// The place of the byte that holds the number of padding bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +57,11 @@ impl PackBitsV3 {
     pub fn new(config: &CodecConfig) -> Result<Self> {
         config.required("dtype")?;
         let name = config.text("dtype", "")?;
-        let component = Component::of(name).ok_or_else(|| {
+        let parts = match name {
+            "|b1" => Some((BOOL, 1)),
+            _ => RealType::parse_parts(name),
+        };
+        let (component, per_item) = parts.ok_or_else(|| {
             Error::unsupported(format!(
                 "codec \"packbits\": dtype {name:?} cannot be packed"
             ))
@@ -81,13 +77,13 @@ impl PackBitsV3 {
                 ));
             }
         };
-        if padding != Padding::None && component.bits == 8 * component.size as u32 {
+        if padding != Padding::None && component.bits() == 8 * component.size as u32 {
             let why = format!(
                 "codec \"packbits\": padding_encoding with dtype {name:?}, whose items have whole bytes"
             );
             return Err(Error::unsupported(why));
         }
-        let highest = i64::from(component.bits) - 1;
+        let highest = i64::from(component.bits()) - 1;
         let first = config.int("first_bit", 0, 0, highest)?;
         let last = config.int("last_bit", highest, 0, highest)?;
         if last < first {
@@ -95,6 +91,7 @@ impl PackBitsV3 {
         }
         Ok(PackBitsV3 {
             component,
+            per_item,
             first: first as u32,
             bits: (last - first) as u32 + 1,
             padding,
@@ -148,9 +145,10 @@ impl PackBitsV3 {
 
     /// Returns the packed bits of the component `value`.
     fn extract(&self, value: u64) -> u64 {
-        match self.component.kind {
-            ComponentKind::Bool => u64::from(value != 0),
-            _ => value >> self.first & u64::MAX >> (64 - self.bits),
+        if self.component == BOOL {
+            u64::from(value != 0)
+        } else {
+            value >> self.first & u64::MAX >> (64 - self.bits)
         }
     }
 
@@ -158,7 +156,9 @@ impl PackBitsV3 {
     fn extend(&self, bits: u64) -> u64 {
         let unused = 64 - self.bits;
         match self.component.kind {
-            ComponentKind::Signed => ((bits << unused) as i64 >> unused << self.first) as u64,
+            RealKind::Integer {
+                is_signed: true, ..
+            } => ((bits << unused) as i64 >> unused << self.first) as u64,
             _ => bits << unused >> unused << self.first,
         }
     }
@@ -168,7 +168,7 @@ impl PackBitsV3 {
         let mut pending = 0u128;
         let mut held = 0;
         for bytes in decoded.as_chunks::<N>().0 {
-            pending |= u128::from(self.extract(load(bytes, self.component.is_big_endian))) << held;
+            pending |= u128::from(self.extract(self.component.load(bytes))) << held;
             held += self.bits;
             if held >= 64 {
                 out.extend_from_slice(&(pending as u64).to_le_bytes());
@@ -189,46 +189,10 @@ impl PackBitsV3 {
                 pending |= u128::from(load(words.next().unwrap_or_default(), false)) << held;
                 held += 64;
             }
-            store(
-                self.extend(pending as u64),
-                bytes,
-                self.component.is_big_endian,
-            );
+            self.component.store(self.extend(pending as u64), bytes);
             pending >>= self.bits;
             held -= self.bits;
         }
-    }
-}
-
-impl Component {
-    /// Returns the component of the element type `name`, or `None` if the registry does not define
-    /// how to pack it.
-    fn of(name: &str) -> Option<Self> {
-        if name == "|b1" {
-            return Some(Component {
-                size: 1,
-                bits: 1,
-                kind: ComponentKind::Bool,
-                is_big_endian: false,
-                per_item: 1,
-            });
-        }
-        let (real, per_item) = RealType::parse_parts(name)?;
-        let (bits, kind) = match real.kind {
-            RealKind::Integer {
-                bits,
-                is_signed: true,
-            } => (bits, ComponentKind::Signed),
-            RealKind::Integer { bits, .. } => (bits, ComponentKind::Other),
-            RealKind::Float(format) => (format.bits(), ComponentKind::Other),
-        };
-        Some(Component {
-            size: real.size,
-            bits,
-            kind,
-            is_big_endian: real.is_big_endian,
-            per_item,
-        })
     }
 }
 
@@ -247,17 +211,12 @@ impl Codec for PackBitsV3 {
         let (packed, count) = self.unpadded(encoded, out.len())?;
         let len = buffer::total(count, self.component.size)?;
         let out = buffer::front(out, len)?;
-        match self.component.size {
-            1 => self.unpack::<1>(packed, out),
-            2 => self.unpack::<2>(packed, out),
-            4 => self.unpack::<4>(packed, out),
-            _ => self.unpack::<8>(packed, out),
-        }
+        with_size!(self.component.size, N => self.unpack::<N>(packed, out));
         Ok(len)
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        buffer::count(decoded, self.component.size * self.component.per_item)?;
+        buffer::count(decoded, self.component.size * self.per_item)?;
         // this does not allocate, since the pipeline has reserved the memory
         out.reserve(self.encoded_size(decoded.len()).max());
         let used = (decoded.len() / self.component.size % 8) as u32 * self.bits;
@@ -265,12 +224,7 @@ impl Codec for PackBitsV3 {
         if self.padding == Padding::FirstByte {
             out.push(padding);
         }
-        match self.component.size {
-            1 => self.pack::<1>(decoded, out),
-            2 => self.pack::<2>(decoded, out),
-            4 => self.pack::<4>(decoded, out),
-            _ => self.pack::<8>(decoded, out),
-        }
+        with_size!(self.component.size, N => self.pack::<N>(decoded, out));
         if self.padding == Padding::LastByte {
             out.push(padding);
         }
