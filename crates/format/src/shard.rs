@@ -232,33 +232,24 @@ impl Shards {
 
     /// Returns the chunks of an array with the grid `chunks` that an object holds, in C order.
     pub fn members(&self, object: u64, chunks: &Grid) -> impl Iterator<Item = ChunkId> + use<> {
-        let ranges = self.ranges(
-            ShardId {
-                level: 0,
-                number: object,
-            },
-            chunks,
-        );
-        let is_empty = ranges.iter().any(Range::is_empty);
-        let first: Vec<u64> = ranges.iter().map(|range| range.start).collect();
-        let next = move |at: &Vec<u64>| {
-            let mut at = at.clone();
-            let d = (0..at.len()).rev().find(|&d| at[d] + 1 < ranges[d].end)?;
-            at[d] += 1;
-            for later in d + 1..at.len() {
-                at[later] = ranges[later].start;
+        let id = ShardId {
+            level: 0,
+            number: object,
+        };
+        let ranges = self.ranges(id, chunks);
+        let counts = chunks.counts().to_vec();
+        (0..self.count(id, chunks)).map(move |n| {
+            let mut rest = n;
+            let mut number = 0;
+            let mut stride = 1;
+            for (range, count) in ranges.iter().zip(&counts).rev() {
+                let len = range.end - range.start;
+                number += (range.start + rest % len) * stride;
+                rest /= len;
+                stride *= count;
             }
-            Some(at)
-        };
-        let all = chunks.counts().to_vec();
-        let number = move |at: Vec<u64>| {
-            ChunkId(
-                at.iter()
-                    .zip(&all)
-                    .fold(0, |n, (index, count)| n * count + index),
-            )
-        };
-        std::iter::successors((!is_empty).then_some(first), next).map(number)
+            ChunkId(number)
+        })
     }
 }
 

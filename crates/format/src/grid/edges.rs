@@ -66,6 +66,15 @@ impl Stretch {
     }
 }
 
+/// Returns the stretches of the chunks that hold the first `len` items.
+fn within(stretches: &[Stretch], len: u64) -> impl Iterator<Item = Stretch> {
+    let inside = stretches.iter().take_while(move |s| s.start < len);
+    inside.map(move |s| Stretch {
+        count: s.count.min((len - s.start).div_ceil(s.len)),
+        ..*s
+    })
+}
+
 impl Edges {
     /// Returns the edges of chunks whose lengths and repetitions are listed.
     ///
@@ -122,9 +131,7 @@ impl Edges {
         match self {
             Edges::Equal(edge) => *edge,
             Edges::Listed(stretches) => {
-                let inside = stretches
-                    .iter()
-                    .take_while(|stretch| stretch.start < len.max(1));
+                let inside = within(stretches, len.max(1));
                 inside.map(|stretch| stretch.len).max().unwrap_or(1)
             }
         }
@@ -144,12 +151,7 @@ impl Edges {
         match self {
             Edges::Equal(_) if len == 0 => Vec::new(),
             Edges::Equal(edge) => vec![(*edge, len.div_ceil(*edge))],
-            Edges::Listed(stretches) => {
-                let inside = stretches.iter().take_while(|stretch| stretch.start < len);
-                inside
-                    .map(|s| (s.len, s.count.min((len - s.start).div_ceil(s.len))))
-                    .collect()
-            }
+            Edges::Listed(stretches) => within(stretches, len).map(|s| (s.len, s.count)).collect(),
         }
     }
 
@@ -212,15 +214,10 @@ impl Edges {
         match self {
             Edges::Equal(edge) => Edges::Equal(edge * times),
             Edges::Listed(stretches) => {
-                let inside = stretches.iter().filter(|stretch| stretch.start < len);
-                let scaled = inside.map(|s| {
-                    let count = s.count.min((len - s.start).div_ceil(s.len));
-                    Stretch {
-                        start: s.start * times,
-                        len: s.len * times,
-                        count,
-                        ..*s
-                    }
+                let scaled = within(stretches, len).map(|s| Stretch {
+                    start: s.start * times,
+                    len: s.len * times,
+                    ..s
                 });
                 Edges::Listed(scaled.collect())
             }
