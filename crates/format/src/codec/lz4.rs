@@ -55,16 +55,8 @@ pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Option<usize> {
 }
 
 unsafe extern "C" {
-    /// A function of the library that `lz4_sys` builds but does not declare.
-    fn LZ4_decompress_safe_partial(
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        wanted: c_int,
-        dst_len: c_int,
-    ) -> c_int;
-
-    /// A function that also reads `window`, the decoded bytes to which the block may refer.
+    /// A function of the library that `lz4_sys` builds but does not declare. It also reads
+    /// `window`, the decoded bytes to which the block may refer.
     fn LZ4_decompress_safe_partial_usingDict(
         src: *const c_char,
         dst: *mut c_char,
@@ -178,13 +170,7 @@ fn decode_after(stored: &[u8], state: u64, out: &mut [u8], start: usize) -> Opti
 /// less than `out` holds only if the block has no more bytes. Returns `None` if the bytes read are
 /// damaged.
 pub fn decompress_beginning(block: &[u8], out: &mut [u8]) -> Option<usize> {
-    let len = i32::try_from(block.len()).ok()?;
-    let room = i32::try_from(out.len()).ok()?;
-    let from = block.as_ptr().cast();
-    let to = out.as_mut_ptr().cast();
-    // SAFETY: both pointers belong to slices of the lengths given, which the library stays within.
-    let made = unsafe { LZ4_decompress_safe_partial(from, to, len, room, room) };
-    usize::try_from(made).ok()
+    decompress_after(block, out, 0)
 }
 
 /// Appends a block that holds `decoded`. Returns `None` if `decoded` is too long for a block.

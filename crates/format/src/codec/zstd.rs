@@ -7,7 +7,6 @@ use super::spec::is_plain;
 use super::streams::StreamError;
 use super::v3::{check_int, plain};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
-use std::cell::RefCell;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::Spares;
 use zstd_safe::zstd_sys::{ZSTD_ErrorCode, ZSTD_estimateCCtxSize_usingCParams, ZSTD_getCParams};
@@ -59,10 +58,7 @@ impl Zstd {
     }
 }
 
-thread_local! {
-    static DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
-    static BEGINNING_DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
-}
+static DECODERS: Spares<DCtx<'static>> = Spares::new();
 
 /// Maximum size in bytes of an encoder that is kept. Those of high levels take much more, and much
 /// longer to encode than to be made.
@@ -95,20 +91,23 @@ pub fn decompress(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, 
         let (frame, next) = rest.split_at_checked(size).ok_or(StreamError::CutShort)?;
         rest = next;
         if !is_skippable {
-            written += decompress_frame(frame, &mut out[written..])?;
+            let room = &mut out[written..];
+            written +=
+                with_decoder(|decoder| decoder.decompress(room, frame).map_err(stream_error))?;
         }
     }
     Ok(written)
 }
 
-fn decompress_frame(frame: &[u8], out: &mut [u8]) -> std::result::Result<usize, StreamError> {
-    DECODER.with_borrow_mut(|kept| {
-        if kept.is_none() {
-            *kept = DCtx::try_create();
-        }
-        let decoder = kept.as_mut().ok_or(StreamError::Invalid("out of memory"))?;
-        decoder.decompress(out, frame).map_err(stream_error)
-    })
+/// Calls `work` with a decoder in any state.
+fn with_decoder<T>(
+    work: impl FnOnce(&mut DCtx<'static>) -> std::result::Result<T, StreamError>,
+) -> std::result::Result<T, StreamError> {
+    let decoder = DECODERS.take().or_else(DCtx::try_create);
+    let mut decoder = decoder.ok_or(StreamError::Invalid("out of memory"))?;
+    let done = work(&mut decoder);
+    DECODERS.keep(decoder);
+    done
 }
 
 /// Returns the memory in bytes of an encoder for `len` bytes.
@@ -178,11 +177,7 @@ impl ZstdFrame {
     /// them.
     pub fn decode_beginning(&self, encoded: &[u8], len: usize, out: &mut [u8]) -> CodecResult<()> {
         let room = out.len();
-        let done = BEGINNING_DECODER.with_borrow_mut(|kept| {
-            if kept.is_none() {
-                *kept = DCtx::try_create();
-            }
-            let decoder = kept.as_mut().ok_or(StreamError::Invalid("out of memory"))?;
+        let done = with_decoder(|decoder| {
             decoder
                 .reset(ResetDirective::SessionOnly)
                 .map_err(stream_error)?;
@@ -204,7 +199,7 @@ impl ZstdFrame {
             }
             Ok(())
         });
-        done.map_err(|e: StreamError| e.into_codec_error("zstd", encoded.len(), room))
+        done.map_err(|e| e.into_codec_error("zstd", encoded.len(), room))
     }
 }
 
