@@ -72,12 +72,7 @@ pub(super) struct Bucket {
 impl ServedStore for Bucket {
     async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
         let found = self.get_part(key, None, limit, value).await?;
-        let Some(found) = self.found(found)? else {
-            return Ok(None);
-        };
-        let stat = self.stat_of(&found.meta);
-        take_body(found, value).await?;
-        Ok(Some(stat))
+        self.take_body(found, value).await
     }
 
     async fn get_range(
@@ -93,12 +88,7 @@ impl ServedStore for Bucket {
             // the range begins after the end of the value
             return Ok(self.stat(key).await?.filter(|s| s.kind == EntryKind::Value));
         }
-        let Some(found) = self.found(found)? else {
-            return Ok(None);
-        };
-        let stat = self.stat_of(&found.meta);
-        take_body(found, value).await?;
-        Ok(Some(stat))
+        self.take_body(found, value).await
     }
 
     /// Azure does not support such requests.
@@ -115,17 +105,13 @@ impl ServedStore for Bucket {
             let ever = status_of(e) != Some(416);
             return Ok(EndOfValue::Unsupported { ever });
         }
-        let Some(found) = self.found(found)? else {
-            return Ok(EndOfValue::Nothing);
-        };
-        let stat = self.stat_of(&found.meta);
-        let range = found.range.clone();
-        take_body(found, value).await?;
-        let is_end = range.end == stat.size && range.start == stat.size.saturating_sub(len);
-        Ok(if is_end {
-            EndOfValue::Found(stat)
-        } else {
-            EndOfValue::Unsupported { ever: false }
+        let range = found.as_ref().map_or(0..0, |found| found.range.clone());
+        Ok(match self.take_body(found, value).await? {
+            None => EndOfValue::Nothing,
+            Some(stat) if range == (stat.size.saturating_sub(len)..stat.size) => {
+                EndOfValue::Found(stat)
+            }
+            Some(_) => EndOfValue::Unsupported { ever: false },
         })
     }
 
@@ -178,6 +164,20 @@ impl Bucket {
         *value = buffer.take();
         value.clear();
         Ok(found)
+    }
+
+    /// Moves the body of an answer into `value`. Returns the metadata of the value.
+    async fn take_body(
+        &self,
+        answer: object_store::Result<GetResult>,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
+        let Some(found) = self.found(answer)? else {
+            return Ok(None);
+        };
+        let stat = self.stat_of(&found.meta);
+        *value = Vec::from(found.bytes().await.map_err(failed)?);
+        Ok(Some(stat))
     }
 
     /// Requests the metadata of the value of `key`.
@@ -345,12 +345,6 @@ pub(super) fn version_of_put(put: object_store::Result<PutResult>) -> Result<Ver
         Some(tag) => Ok(tag_version(&tag)),
         None => Err(Error::io("the server returns no entity tag")),
     }
-}
-
-/// Moves the body of an answer into `value`.
-async fn take_body(found: GetResult, value: &mut Vec<u8>) -> Result<()> {
-    *value = Vec::from(found.bytes().await.map_err(failed)?);
-    Ok(())
 }
 
 /// Returns the innermost cause of an error on one line. The outer ones show URLs, which may hold

@@ -29,17 +29,6 @@ pub(super) struct Web {
     pub forbidden_is_missing: bool,
 }
 
-/// The entry at a key, according to an answer.
-enum Found {
-    Nothing,
-    /// The server redirects from `a` to `a/`.
-    Directory,
-    Value,
-    /// The answer says neither of these: an HTML page, or status 405. Some servers answer so for a
-    /// directory.
-    Neither(Error),
-}
-
 #[async_trait]
 impl ServedStore for Web {
     async fn get(&self, key: &Key, limit: u64, value: &mut Vec<u8>) -> Result<Option<Stat>> {
@@ -115,13 +104,12 @@ impl ServedStore for Web {
             return self.stat_by_get(key).await;
         }
         match self.found(key, &request, &answer)? {
-            Found::Nothing => Ok(None),
-            Found::Directory => Ok(Some(Stat::prefix())),
-            Found::Value => match length(&answer.headers) {
+            None => Ok(None),
+            Some(EntryKind::Value) => match length(&answer.headers) {
                 Some(size) => Ok(Some(self.stat_of(&answer.headers, size))),
                 None => self.stat_by_get(key).await,
             },
-            Found::Neither(e) => Err(Error::new(Kind::NotAValue, e.message())),
+            Some(_) => Ok(Some(Stat::prefix())),
         }
     }
 
@@ -152,10 +140,9 @@ impl Web {
             return Ok(Some(self.stat_of(&answer.headers, 0)));
         }
         match self.found(key, &request, &answer)? {
-            Found::Nothing => Ok(None),
-            Found::Directory => Ok(Some(Stat::prefix())),
-            Found::Value => self.stat_of_part(&request, &answer).map(Some),
-            Found::Neither(e) => Err(Error::new(Kind::NotAValue, e.message())),
+            None => Ok(None),
+            Some(EntryKind::Value) => self.stat_of_part(&request, &answer).map(Some),
+            Some(_) => Ok(Some(Stat::prefix())),
         }
     }
 
@@ -168,56 +155,36 @@ impl Web {
 
     /// Returns whether a value was requested and received.
     fn has_value(&self, key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<bool> {
-        match self.found(key, request, answer)? {
-            Found::Value => Ok(true),
-            Found::Nothing | Found::Directory => Ok(false),
-            Found::Neither(e) => Err(e),
+        match self.found(key, request, answer) {
+            Ok(kind) => Ok(kind == Some(EntryKind::Value)),
+            Err(e) if e.kind() == Kind::NotAValue => Err(Error::io(e.message())),
+            Err(e) => Err(e),
         }
     }
 
-    fn found(&self, key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<Found> {
-        match answer.status.as_u16() {
-            200 | 206 => self.check_value(key, request, answer),
-            404 | 410 => Ok(Found::Nothing),
-            403 if self.forbidden_is_missing => Ok(Found::Nothing),
-            301 | 302 | 303 | 307 | 308 => Ok(Found::Directory),
-            status => {
-                let cause = Cause::Status(answer.status, String::new());
-                let e = RequestError::new(&request.method, &request.url, cause, 1).into_error();
-                if status == 405 {
-                    Ok(Found::Neither(e))
-                } else {
-                    Err(e)
-                }
-            }
-        }
-    }
-
-    /// Returns an error if the body is not the value itself.
-    fn check_value(
+    /// Returns the kind of the entry at a key, according to an answer. A redirect leads from `a` to
+    /// `a/`.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotAValue`] for an HTML page and status 405: some servers answer so for a directory.
+    fn found(
         &self,
         key: &Key,
         request: &ServerRequest,
         answer: &ServerAnswer,
-    ) -> Result<Found> {
-        if text(&answer.headers, &CONTENT_ENCODING)
-            .is_some_and(|coding| !coding.eq_ignore_ascii_case("identity"))
-        {
-            return Err(invalid_answer(
-                request,
-                "with a compressed value, although uncompressed bytes were requested",
-            ));
+    ) -> Result<Option<EntryKind>> {
+        match answer.status.as_u16() {
+            200 | 206 => check_value(key, request, answer).map(|()| Some(EntryKind::Value)),
+            404 | 410 => Ok(None),
+            403 if self.forbidden_is_missing => Ok(None),
+            301 | 302 | 303 | 307 | 308 => Ok(Some(EntryKind::Prefix)),
+            status => {
+                let cause = Cause::Status(answer.status, String::new());
+                let e = RequestError::new(&request.method, &request.url, cause, 1).into_error();
+                Err(if status == 405 { not_a_value(e) } else { e })
+            }
         }
-        let kind = text(&answer.headers, &CONTENT_TYPE)
-            .unwrap_or_default()
-            .to_ascii_lowercase();
-        let name = key.name().to_ascii_lowercase();
-        if kind.starts_with("text/html") && ![".html", ".htm"].iter().any(|end| name.ends_with(end))
-        {
-            let what = "with an HTML page instead of the value: perhaps its \"not found\", a login or a directory";
-            return Ok(Found::Neither(invalid_answer(request, what)));
-        }
-        Ok(Found::Value)
     }
 
     /// Returns whether the `received` bytes of an answer are the last `len` bytes of a value: a
@@ -272,6 +239,32 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
+
+/// Returns an error if the body is not the value itself.
+fn check_value(key: &Key, request: &ServerRequest, answer: &ServerAnswer) -> Result<()> {
+    if text(&answer.headers, &CONTENT_ENCODING)
+        .is_some_and(|coding| !coding.eq_ignore_ascii_case("identity"))
+    {
+        return Err(invalid_answer(
+            request,
+            "with a compressed value, although uncompressed bytes were requested",
+        ));
+    }
+    let kind = text(&answer.headers, &CONTENT_TYPE)
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let name = key.name().to_ascii_lowercase();
+    if kind.starts_with("text/html") && ![".html", ".htm"].iter().any(|end| name.ends_with(end)) {
+        let what = "with an HTML page instead of the value: perhaps its \"not found\", a login or a directory";
+        return Err(not_a_value(invalid_answer(request, what)));
+    }
+    Ok(())
+}
+
+/// Returns an error as one about something that is neither a value nor its absence.
+fn not_a_value(e: Error) -> Error {
+    Error::new(Kind::NotAValue, e.message())
+}
 
 fn invalid_answer(request: &ServerRequest, what: &str) -> Error {
     let url = store_url::without_secrets(&request.url);
