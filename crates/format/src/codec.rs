@@ -145,6 +145,11 @@ pub enum Size {
 }
 
 impl Size {
+    /// Returns whether the size is known.
+    pub fn is_exact(self) -> bool {
+        matches!(self, Size::Exact(_))
+    }
+
     /// Returns the size, or its bound.
     pub fn max(self) -> usize {
         match self {

@@ -188,26 +188,16 @@ impl<'a> Configuration<'a> {
 
     fn time(&self, code: &str, big_endian: bool) -> Result<Spelling> {
         self.check_names(&["unit", "scale_factor"])?;
-        let unit = match json::text(self.get("unit")?) {
-            Some("μs") => "us",
-            Some(unit) if UNITS.contains(&unit) => unit,
-            _ => return Err(self.bad("has an unknown unit")),
-        };
+        let unit = json::text(self.get("unit")?).filter(|unit| UNITS.contains(unit));
+        let unit = unit.ok_or_else(|| self.bad("has an unknown unit"))?;
         let factor = self
             .get("scale_factor")?
             .as_u64()
             .filter(|factor| (1..1 << 31).contains(factor));
         let factor =
             factor.ok_or_else(|| self.bad("has a scale_factor outside 1 to 2147483647"))?;
-        let unit = match (unit, factor) {
-            ("generic", _) => String::new(),
-            (unit, 1) => format!("[{unit}]"),
-            (unit, factor) => format!("[{factor}{unit}]"),
-        };
-        Ok(Spelling::items(format!(
-            "{}{code}{unit}",
-            order(big_endian)
-        )))
+        let text = format!("{}{code}[{factor}{unit}]", order(big_endian));
+        DType::canonical(&text).map(Spelling::items)
     }
 
     fn fields(&self, big_endian: bool) -> Result<Spelling> {
@@ -315,10 +305,10 @@ fn json_of(dtype: &DType, spelled: &Value) -> Option<Value> {
 /// Returns the configuration of a time type: its unit in a type string such as `<M8[25s]`.
 fn unit_of(text: &str) -> Option<Value> {
     let (count, word) = time_unit(text).unwrap_or(("", "generic"));
-    let factor = match count {
-        _ if word == "generic" => 1,
-        "" => 1,
-        digits => digits.parse::<u64>().ok()?,
+    let factor = if word == "generic" || count.is_empty() {
+        1
+    } else {
+        count.parse::<u64>().ok()?
     };
     Some(json!({"unit": word.replace('μ', "u"), "scale_factor": factor}))
 }

@@ -42,12 +42,7 @@ impl DType {
         let item = match self.kind() {
             DTypeKind::Struct(_) | DTypeKind::Void => self.parse_opaque(fill_value),
             DTypeKind::Bytes => self.parse_bytes(fill_value),
-            DTypeKind::Text => python_str(fill_value).map(|s| {
-                self.fit(
-                    s.chars()
-                        .flat_map(|c| self.ordered(&(c as u32).to_le_bytes())),
-                )
-            }),
+            DTypeKind::Text => python_str(fill_value).map(|s| self.fit(self.units_of(&s))),
             DTypeKind::Complex => self.parse_complex(fill_value),
             _ => self.parse_number(fill_value),
         };
@@ -203,6 +198,12 @@ impl DType {
         units
             .collect::<Option<String>>()
             .map(|text| text.trim_end_matches('\0').to_string())
+    }
+
+    /// Returns the bytes of a text in UCS-4.
+    pub fn units_of(&self, text: &str) -> Vec<u8> {
+        let units = text.chars().map(|c| u32::from(c).to_le_bytes());
+        units.flat_map(|unit| self.ordered(&unit)).collect()
     }
 
     /// Converts between little-endian bytes and this dtype's byte order.

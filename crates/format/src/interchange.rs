@@ -3,7 +3,7 @@
 //! array, however, must be usable with zarr-python and numcodecs 0.15. Source of the rules: the
 //! constructors and `view` calls of numcodecs 0.15.
 
-use crate::codec::{CodecConfig, CodecSpec, Intermediate, ItemTypes, Size};
+use crate::codec::{CodecConfig, CodecSpec, Intermediate, ItemTypes};
 use crate::codec::{build, refused, spec_of};
 use crate::dtype::{DType, DTypeKind};
 use crate::metadata::ArrayMetadata;
@@ -98,7 +98,7 @@ fn check_step(config: &CodecConfig, given: Intermediate) -> Result<Intermediate>
         }
         ItemTypes::Bytes | ItemTypes::Numbers => {
             let size = build(config, given.items.size())?.encoded_size(64);
-            single_bytes(given.is_variable || !matches!(size, Size::Exact(_)))
+            single_bytes(given.is_variable || !size.is_exact())
         }
     }
 }

@@ -117,11 +117,7 @@ impl Pipeline {
     /// for a codec without a fixed size.
     pub fn of_exact_bytes(configs: &[CodecConfig], size: usize, itemsize: usize) -> Result<Self> {
         let pipeline = Self::of(configs.iter(), (Size::Exact(size), itemsize), None, size)?;
-        if pipeline
-            .sizes
-            .iter()
-            .all(|size| matches!(size, Size::Exact(_)))
-        {
+        if pipeline.sizes.iter().all(|size| size.is_exact()) {
             Ok(pipeline)
         } else {
             Err(Error::damaged("a codec has no fixed size"))
@@ -143,9 +139,11 @@ impl Pipeline {
             let codec = build(&with_dtype(config, dtype), itemsize)?;
             dtype = encoded_dtype(config, dtype);
             itemsize = codec.encoded_itemsize();
-            size = match (size, codec.encoded_size(size.max())) {
-                (Size::Exact(_), size) => size,
-                (Size::AtMost(_), size) => Size::AtMost(size.max()),
+            let encoded = codec.encoded_size(size.max());
+            size = if size.is_exact() {
+                encoded
+            } else {
+                Size::AtMost(encoded.max())
             };
             if size.max() > MAX_INTERMEDIATE && size.max() > room(chunk_size) {
                 let why = format!(
@@ -543,13 +541,13 @@ fn decode_step(
         Size::Exact(n) => n,
         Size::AtMost(n) => room(n),
     };
-    let len = match size {
-        Size::Exact(_) if wanted > left => return memory::check_chunk(wanted.max(left + 1)),
-        _ => wanted.min(left),
-    };
-    match size {
-        Size::Exact(_) => memory::resize_populated(to, len)?,
-        Size::AtMost(_) => memory::resize(to, len)?,
+    let len = wanted.min(left);
+    if !size.is_exact() {
+        memory::resize(to, len)?;
+    } else if len < wanted {
+        return memory::check_chunk(wanted.max(left + 1));
+    } else {
+        memory::resize_populated(to, len)?;
     }
     let decoded = match points {
         Some(points) => codec.decode_with_points(from, to).map(|(n, found)| {
@@ -568,19 +566,16 @@ fn decode_step(
             Error::damaged(e.0)
         }
     })?;
-    match size {
-        Size::Exact(_) if n == len => Ok(()),
-        Size::Exact(_) => Err(Error::damaged(format!(
+    if size.is_exact() && n != len {
+        return Err(Error::damaged(format!(
             "decoded to {n} bytes where {len} are expected"
-        ))),
-        Size::AtMost(_) => {
-            to.truncate(n);
-            // a chunk of objects stays in memory and should not keep the reserved memory that it
-            // did not need
-            if to.capacity() > 2 * n + SLACK {
-                to.shrink_to_fit();
-            }
-            Ok(())
-        }
+        )));
     }
+    to.truncate(n);
+    // a chunk of objects stays in memory and should not keep the reserved memory that it did not
+    // need
+    if !size.is_exact() && to.capacity() > 2 * n + SLACK {
+        to.shrink_to_fit();
+    }
+    Ok(())
 }

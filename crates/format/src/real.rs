@@ -119,6 +119,27 @@ impl RealType {
         word::store(bits, item, self.is_big_endian);
     }
 
+    /// Writes for each item of `input` the bits that `step` returns to an item of type `to` in
+    /// `output`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of `step`.
+    #[inline(always)]
+    pub fn convert_items<E>(
+        self,
+        to: RealType,
+        input: &[u8],
+        output: &mut [u8],
+        step: impl Fn(u64) -> Result<u64, E>,
+    ) -> Result<(), E> {
+        let outputs = output.chunks_exact_mut(to.size);
+        for (from, into) in input.chunks_exact(self.size).zip(outputs) {
+            to.store(step(self.load(from))?, into);
+        }
+        Ok(())
+    }
+
     /// Returns the number of bits of an item that have a meaning.
     pub fn bits(self) -> u32 {
         match self.kind {

@@ -32,12 +32,11 @@ impl Codec for Base64 {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        let start = out.len();
-        out.resize(start + self.encoded_size(decoded.len()).max(), 0);
+        out.resize(self.encoded_size(decoded.len()).max(), 0);
         let len = STANDARD
-            .encode_slice(decoded, &mut out[start..])
+            .encode_slice(decoded, out)
             .map_err(|e| CodecError::new(e.to_string()))?;
-        out.truncate(start + len);
+        out.truncate(len);
         Ok(())
     }
 }

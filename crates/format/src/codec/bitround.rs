@@ -181,9 +181,8 @@ impl Codec for BitRound {
                 self.keep
             )));
         }
-        let start = out.len();
         out.extend_from_slice(decoded);
-        round(numbers, &mut out[start..], self.keep);
+        round(numbers, out, self.keep);
         Ok(())
     }
 }

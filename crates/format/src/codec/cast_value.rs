@@ -207,15 +207,9 @@ impl ValueCast {
 
     /// Converts the items of `input` into `output`, which has space for exactly as many items.
     fn items(&self, input: &[u8], output: &mut [u8]) -> CodecResult<()> {
-        for (from, to) in input
-            .chunks_exact(self.from.size)
-            .zip(output.chunks_exact_mut(self.to.size))
-        {
-            let bits = self.from.load(from);
-            let result = self.item(bits).map_err(|misfit| self.error(bits, misfit))?;
-            self.to.store(result, to);
-        }
-        Ok(())
+        self.from.convert_items(self.to, input, output, |bits| {
+            self.item(bits).map_err(|misfit| self.error(bits, misfit))
+        })
     }
 
     fn error(&self, bits: u64, misfit: Misfit) -> CodecError {
@@ -262,11 +256,9 @@ impl Codec for CastValue {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        let start = out.len();
-        let len = self.encoding.len(decoded)?;
         // the pipeline has reserved the memory, unless the items become more than twice as large
-        out.resize(start + len, 0);
-        self.encoding.items(decoded, &mut out[start..])
+        out.resize(self.encoding.len(decoded)?, 0);
+        self.encoding.items(decoded, out)
     }
 }
 

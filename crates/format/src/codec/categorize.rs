@@ -52,21 +52,10 @@ impl Categorize {
         }
         let list = config.get("labels").and_then(json::Value::as_array);
         let list = list.ok_or_else(|| config.invalid("labels", "is not a list"))?;
-        let ordered = |c: char| {
-            if dtype.is_big_endian() {
-                (c as u32).to_be_bytes()
-            } else {
-                (c as u32).to_le_bytes()
-            }
-        };
         let label = |v| {
             let text = json::text(v)
                 .ok_or_else(|| config.invalid("labels", "has an item that is not a string"))?;
-            Ok(text
-                .trim_end_matches('\0')
-                .chars()
-                .flat_map(ordered)
-                .collect())
+            Ok(dtype.units_of(text.trim_end_matches('\0')))
         };
         let labels = list.iter().map(label).collect::<Result<Vec<Vec<u8>>>>()?;
         let numbers = labels

@@ -349,7 +349,7 @@ impl NumberTypes {
         Ok(len)
     }
 
-    /// Encodes items as [`convert`] does, and appends them to `out`.
+    /// Encodes items as [`convert`] does, and appends them to `out`, which is empty.
     pub fn encode(
         self,
         work: Scalar,
@@ -359,9 +359,8 @@ impl NumberTypes {
     ) -> CodecResult<()> {
         let NumberTypes { decoded, encoded } = self;
         let len = buffer::total(buffer::count(input, decoded.size())?, encoded.size())?;
-        let start = out.len();
-        out.resize(start + len, 0);
-        convert(decoded, work, encoded, input, &mut out[start..], step);
+        out.resize(len, 0);
+        convert(decoded, work, encoded, input, out, step);
         Ok(())
     }
 }

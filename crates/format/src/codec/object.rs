@@ -191,31 +191,43 @@ fn check_message(bytes: &[u8]) -> CodecResult<()> {
     }
 }
 
-/// Checks numcodecs' vlen format: the number of items, then each item after its length, all as
-/// little-endian 32-bit numbers.
+/// Checks that the items are valid.
 fn check_lengths(bytes: &[u8], items: u64, is_valid: impl Fn(&[u8]) -> bool) -> CodecResult<()> {
-    let (count, mut rest) = bytes
-        .split_first_chunk()
-        .ok_or_else(|| CodecError::new("cut short"))?;
+    let mut i = 0;
+    let rest = each_item(bytes, items, |item| {
+        if !is_valid(item) {
+            return Err(CodecError::new(format!("item {i} is not UTF-8")));
+        }
+        i += 1;
+        Ok(())
+    });
+    rest.map(drop)
+}
+
+/// Calls `each` with the items of numcodecs' vlen format, which has the number of items, then each
+/// item after its length, all as little-endian 32-bit numbers. Returns the bytes after the last
+/// item.
+pub fn each_item<'a>(
+    bytes: &'a [u8],
+    items: u64,
+    mut each: impl FnMut(&'a [u8]) -> CodecResult<()>,
+) -> CodecResult<&'a [u8]> {
+    let short = || CodecError::new("cut short");
+    let (count, mut rest) = bytes.split_first_chunk().ok_or_else(short)?;
     let count = u32::from_le_bytes(*count);
     if u64::from(count) != items {
         return Err(CodecError::new(format!(
             "{count} items, where the chunk has {items}"
         )));
     }
-    for i in 0..count {
-        let (len, after) = rest
-            .split_first_chunk()
-            .ok_or_else(|| CodecError::new("cut short"))?;
-        let (item, after) = after
-            .split_at_checked(u32::from_le_bytes(*len) as usize)
-            .ok_or_else(|| CodecError::new("cut short"))?;
-        if !is_valid(item) {
-            return Err(CodecError::new(format!("item {i} is not UTF-8")));
-        }
+    for _ in 0..count {
+        let (len, after) = rest.split_first_chunk().ok_or_else(short)?;
+        let len = u32::from_le_bytes(*len) as usize;
+        let (item, after) = after.split_at_checked(len).ok_or_else(short)?;
+        each(item)?;
         rest = after;
     }
-    Ok(())
+    Ok(rest)
 }
 
 #[cfg(test)]

@@ -123,18 +123,14 @@ impl ScaleOffset {
         output: &mut [u8],
         step: impl Fn(u64) -> Option<u64>,
     ) -> CodecResult<()> {
-        let size = self.items.size;
-        for (from, to) in input.chunks_exact(size).zip(output.chunks_exact_mut(size)) {
-            let bits = self.items.load(from);
-            let result = step(bits).ok_or_else(|| {
+        self.items.convert_items(self.items, input, output, |bits| {
+            step(bits).ok_or_else(|| {
                 let number = self.items.shown(bits);
                 CodecError::new(format!(
                     "scale_offset: the type of the items does not have the result for {number}"
                 ))
-            })?;
-            self.items.store(result, to);
-        }
-        Ok(())
+            })
+        })
     }
 }
 
@@ -188,10 +184,9 @@ impl Codec for ScaleOffset {
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         buffer::count(decoded, self.items.size)?;
-        let start = out.len();
         // this does not allocate, since the pipeline has reserved the memory
-        out.resize(start + decoded.len(), 0);
-        self.convert(decoded, &mut out[start..], |bits| self.scaled(bits))
+        out.resize(decoded.len(), 0);
+        self.convert(decoded, out, |bits| self.scaled(bits))
     }
 }
 

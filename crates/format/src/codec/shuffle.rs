@@ -82,9 +82,7 @@ impl Codec for Shuffle {
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
         buffer::count(decoded, self.size)?;
-        let start = out.len();
-        out.resize(start + decoded.len(), 0);
-        let out = &mut out[start..];
+        out.resize(decoded.len(), 0);
         match self.size {
             1 => out.copy_from_slice(decoded),
             2 => split::<2>(decoded, out),

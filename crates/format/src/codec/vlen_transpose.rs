@@ -3,6 +3,7 @@
 //! C order of the permuted axes. The codec does not know what the items mean. Source of the format:
 //! `numcodecs.vlen`.
 
+use super::object::each_item;
 use super::transpose::{AxisOrder, OF_BYTES};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size, buffer};
 use crate::layout::{byte_size, permute};
@@ -38,28 +39,15 @@ impl VlenTranspose {
     /// Returns the position in `bytes` of each item's length, which precedes the item, and the end
     /// of the last item.
     fn positions(&self, bytes: &[u8]) -> CodecResult<(Vec<u64>, usize)> {
-        let short = || CodecError::new("vlen_transpose: cut short");
-        let count = read_length(bytes, 0).ok_or_else(short)?;
-        if count != self.items {
-            return Err(CodecError::new(format!(
-                "vlen_transpose: {count} items, where the chunk has {}",
-                self.items
-            )));
-        }
         // every item takes at least its length, which bounds the memory by that of the bytes
-        if bytes.len() / LENGTH < count {
-            return Err(short());
-        }
-        let mut positions = Vec::with_capacity(count);
+        let mut positions = Vec::with_capacity(self.items.min(bytes.len() / LENGTH));
         let mut at = LENGTH;
-        for _ in 0..count {
+        each_item(bytes, self.items as u64, |item| {
             positions.push(at as u64);
-            let len = read_length(bytes, at).ok_or_else(short)?;
-            at = at
-                .checked_add(LENGTH + len)
-                .filter(|end| *end <= bytes.len())
-                .ok_or_else(short)?;
-        }
+            at += LENGTH + item.len();
+            Ok(())
+        })
+        .map_err(|e| CodecError(format!("vlen_transpose: {}", e.0)))?;
         Ok((positions, at))
     }
 

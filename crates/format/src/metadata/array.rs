@@ -164,8 +164,8 @@ impl ArrayMetadata {
     pub fn parse(document: &[u8]) -> Result<Self> {
         let doc = object(document, 2)?;
         let mut memory = take_for_fields(&doc, &["dtype", "fill_value", "compressor", "filters"])?;
-        let filters = match doc.get("filters") {
-            None | Some(Value::Null) => Vec::new(),
+        let filters = match stated(&doc, "filters") {
+            None => Vec::new(),
             Some(Value::Array(list)) if list.len() > 64 => {
                 return Err(Error::unsupported(format!(
                     "{} filters are too many",
@@ -180,22 +180,19 @@ impl ArrayMetadata {
             Some(Value::Object(o)) if o.is_empty() => Vec::new(),
             Some(_) => return Err(Error::damaged("filters is not a list")),
         };
-        let compressor = match doc.get("compressor") {
-            None | Some(Value::Null) => None,
-            Some(value) => Some(CodecConfig::parse(value).map_err(|e| e.context("compressor"))?),
-        };
-        let separator = match doc.get("dimension_separator") {
-            None | Some(Value::Null) => None,
-            Some(text) => match json::text(text) {
-                Some("") => None,
-                Some(".") => Some(Separator::Dot),
-                Some("/") => Some(Separator::Slash),
-                _ => {
-                    return Err(Error::damaged(
-                        "dimension_separator is neither \".\" nor \"/\"",
-                    ));
-                }
-            },
+        let compressor = stated(&doc, "compressor").map(CodecConfig::parse);
+        let compressor = compressor
+            .transpose()
+            .map_err(|e| e.context("compressor"))?;
+        let separator = match stated(&doc, "dimension_separator").map(json::text) {
+            None | Some(Some("")) => None,
+            Some(Some(".")) => Some(Separator::Dot),
+            Some(Some("/")) => Some(Separator::Slash),
+            Some(_) => {
+                return Err(Error::damaged(
+                    "dimension_separator is neither \".\" nor \"/\"",
+                ));
+            }
         };
         let meta = Self::common(&doc, 2)?;
         if meta.has_objects() && filters.is_empty() {
@@ -238,10 +235,7 @@ impl ArrayMetadata {
             // zarr-python 3 writes and reads chunks of length 0 along a dimension without items
             *chunk = 1;
         }
-        let dtype_json = doc
-            .get("dtype")
-            .cloned()
-            .ok_or_else(|| Error::damaged("dtype is missing"))?;
+        let dtype_json = required(doc, "dtype")?.clone();
         let dtype = DType::parse(&dtype_json)?;
         let fill_value = doc.get("fill_value").cloned().unwrap_or(Value::Null);
         let fill = if zarr_format == 1 {
@@ -591,6 +585,17 @@ pub(super) fn spell_edges(edges: &Edges) -> Value {
             })
             .collect(),
     }
+}
+
+/// Returns a field that every document has.
+pub(super) fn required<'a>(doc: &'a Map<String, Value>, field: &str) -> Result<&'a Value> {
+    doc.get(field)
+        .ok_or_else(|| Error::damaged(format!("{field} is missing")))
+}
+
+/// Returns a field, or `None` if it is absent or null.
+pub(super) fn stated<'a>(doc: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
+    doc.get(field).filter(|value| !value.is_null())
 }
 
 /// Parses the list of lengths in `field`, each of which must be at least `least`.

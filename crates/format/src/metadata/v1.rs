@@ -43,17 +43,15 @@ impl ArrayMetadata {
 /// Parses the compressor: `compression` is a codec id, null or "none", and `compression_opts` holds
 /// its parameters, or its level as a number.
 fn compressor(doc: &Map<String, Value>) -> Result<Option<CodecConfig>> {
-    let id = match doc.get("compression") {
-        None | Some(Value::Null) => return Ok(None),
-        Some(value) => {
-            json::text(value).ok_or_else(|| Error::damaged("compression is not a name"))?
-        }
+    let Some(id) = array::stated(doc, "compression") else {
+        return Ok(None);
     };
+    let id = json::text(id).ok_or_else(|| Error::damaged("compression is not a name"))?;
     if id == "none" {
         return Ok(None);
     }
-    let parameters = match doc.get("compression_opts") {
-        None | Some(Value::Null) => Map::new(),
+    let parameters = match array::stated(doc, "compression_opts") {
+        None => Map::new(),
         Some(Value::Object(parameters)) => parameters.clone(),
         Some(level @ Value::Number(_)) => {
             [("level".to_string(), level.clone())].into_iter().collect()

@@ -2,6 +2,7 @@
 
 use crate::metadata::ShardLevel;
 use crate::pipeline::Pipeline;
+use crate::word;
 use std::ops::Range;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory;
@@ -100,13 +101,7 @@ impl IndexCodec {
         self.pipeline
             .decode(encoded, &mut bytes)
             .map_err(|e| e.context("the shard's index"))?;
-        let number = |bytes: &[u8; 8]| {
-            if self.is_big_endian {
-                u64::from_be_bytes(*bytes)
-            } else {
-                u64::from_le_bytes(*bytes)
-            }
-        };
+        let number = |bytes: &[u8; 8]| word::load(bytes, self.is_big_endian);
         let (numbers, _) = bytes.as_chunks::<8>();
         let entries = numbers
             .chunks_exact(2)

@@ -4,6 +4,7 @@
 use super::from_v2::attributes::{DIMENSIONS, MISSING};
 use super::node;
 use crate::dtype::DTypeKind;
+use crate::fill_value::float_json;
 use crate::metadata::ArrayMetadata;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{self, MemberTexts, Value};
@@ -72,10 +73,5 @@ fn missing_value(attributes: &[u8], array: &ArrayMetadata) -> Result<Option<Stri
     let bytes: Option<[u8; 8]> = bytes
         .and_then(|text| json::base64_decode(text.as_bytes()))
         .and_then(|bytes| bytes.try_into().ok());
-    Ok(bytes.map(f64::from_le_bytes).map(|number| match number {
-        _ if number.is_nan() => "NaN".to_string(),
-        f64::INFINITY => "Infinity".to_string(),
-        f64::NEG_INFINITY => "-Infinity".to_string(),
-        _ => json::write(&number.into()),
-    }))
+    Ok(bytes.map(|bytes| json::plain(&float_json(f64::from_le_bytes(bytes)))))
 }

@@ -6,7 +6,9 @@ use super::fill_value;
 use super::grid::{parse_grid, parse_keys};
 use super::node::{NodeType, check_format, node_type};
 use crate::grid::Edges;
-use crate::metadata::array::{COPIES, KEPT_COPIES, dimensions, file_size, take_for_fields};
+use crate::metadata::array::{
+    COPIES, KEPT_COPIES, dimensions, file_size, required, stated, take_for_fields,
+};
 use crate::metadata::{ArrayMetadata, CodecConfig, Order, ShardLevel, V3Fields};
 use std::borrow::Cow;
 use zarrfs_base::error::{Error, Result};
@@ -269,16 +271,16 @@ fn check_fields(doc: &Map<String, Value>) -> Result<()> {
             )));
         }
     }
-    match doc.get("storage_transformers") {
-        None | Some(Value::Null) => {}
+    match stated(doc, "storage_transformers") {
+        None => {}
         Some(Value::Array(list)) if list.is_empty() => {}
         Some(Value::Array(_)) => {
             return Err(Error::unsupported("storage_transformers are not supported"));
         }
         Some(_) => return Err(Error::damaged("storage_transformers is not a list")),
     }
-    match doc.get("attributes") {
-        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+    match stated(doc, "attributes") {
+        None | Some(Value::Object(_)) => Ok(()),
         Some(_) => Err(Error::damaged("attributes is not an object")),
     }
 }
@@ -287,11 +289,11 @@ fn dimension_names(
     doc: &Map<String, Value>,
     dimensions: usize,
 ) -> Result<Option<Vec<Option<String>>>> {
-    let list = match doc.get("dimension_names") {
-        None | Some(Value::Null) => return Ok(None),
-        Some(value) => value.as_array(),
+    let Some(list) = stated(doc, "dimension_names") else {
+        return Ok(None);
     };
     let names = list
+        .as_array()
         .filter(|list| list.len() == dimensions)
         .and_then(|list| {
             list.iter()
@@ -305,12 +307,6 @@ fn dimension_names(
         let why = "dimension_names is not a list with a string or null for each dimension";
         Error::damaged(why)
     })
-}
-
-/// Returns a field that every document has.
-fn required<'a>(doc: &'a Map<String, Value>, field: &str) -> Result<&'a Value> {
-    doc.get(field)
-        .ok_or_else(|| Error::damaged(format!("{field} is missing")))
 }
 
 /// Checks that the size of a shard in bytes fits a signed 64-bit integer.

@@ -73,9 +73,7 @@ fn item_of(value: &Value, data_type: &Value, dtype: &DType) -> Option<Vec<u8>> {
         DTypeKind::Bytes => base64_of(value).filter(|bytes| bytes.len() <= size)?,
         DTypeKind::Text => {
             let text = json::text(value).filter(|text| text.chars().count() <= size / 4)?;
-            text.chars()
-                .flat_map(|c| dtype.ordered(&u32::from(c).to_le_bytes()))
-                .collect()
+            dtype.units_of(text)
         }
         DTypeKind::Void if is_raw(name) => bytes_of(value).filter(|bytes| bytes.len() == size)?,
         DTypeKind::Object => return None,

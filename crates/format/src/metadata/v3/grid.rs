@@ -3,7 +3,7 @@
 use crate::chunk_key::{KeyEncoding, Separator};
 use crate::extension::Extension;
 use crate::grid::Edges;
-use crate::metadata::array::spell_edges;
+use crate::metadata::array::{required, spell_edges};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{self, Map, Value, json};
 use zarrfs_base::memory::{self, Grant};
@@ -23,9 +23,7 @@ const VALUE_MEMORY: usize = 192;
 /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for an unknown grid or too long
 /// lists.
 pub fn parse_grid(document: &Map<String, Value>, shape: &[u64]) -> Result<(Vec<Edges>, Grant)> {
-    let grid = document
-        .get("chunk_grid")
-        .ok_or_else(|| Error::damaged("chunk_grid is missing"))?;
+    let grid = required(document, "chunk_grid")?;
     let values = json::count_values(grid);
     if values > MAX_VALUES {
         return Err(Error::unsupported(format!(
@@ -196,9 +194,7 @@ pub fn spell_grid(edges: &[Edges]) -> Value {
 /// [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged) for a bad separator,
 /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) for an unknown encoding.
 pub fn parse_keys(document: &Map<String, Value>) -> Result<KeyEncoding> {
-    let keys = document
-        .get("chunk_key_encoding")
-        .ok_or_else(|| Error::damaged("chunk_key_encoding is missing"))?;
+    let keys = required(document, "chunk_key_encoding")?;
     let keys = Extension::parse(keys, "chunk_key_encoding")?;
     let (has_prefix, default) = match keys.name.as_str() {
         "default" => (true, "/"),

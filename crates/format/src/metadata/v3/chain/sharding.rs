@@ -3,7 +3,7 @@
 //! each chunk. Source of the rules: the Zarr v3 specification, "Sharding codec".
 
 use super::{Chain, MAX_LEVELS, kind_of, parse_level, parse_list, translate, unknown};
-use crate::codec::{ArrayInput, CodecConfig, CodecKind, Size};
+use crate::codec::{ArrayInput, CodecConfig, CodecKind};
 use crate::codec::{build, spec_of, transposition};
 use crate::extension::Extension;
 use crate::metadata::ShardLevel;
@@ -203,11 +203,9 @@ fn fixed_size(codec: &Extension, input: &mut ArrayInput) -> Result<Option<CodecC
     }
     let config = translate(codec, input)?;
     // a codec that cannot be built has an error of its own
-    let has_fixed_size = config.iter().all(|config| {
-        build(config, 1).map_or(true, |codec| {
-            matches!(codec.encoded_size(64), Size::Exact(_))
-        })
-    });
+    let has_fixed_size = config
+        .iter()
+        .all(|config| build(config, 1).map_or(true, |codec| codec.encoded_size(64).is_exact()));
     if has_fixed_size {
         Ok(config)
     } else {
