@@ -6,6 +6,7 @@
 //! stand for an item of gigabytes.
 
 use crate::dtype::{DType, DTypeKind};
+use crate::word;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use zarrfs_base::error::{Error, Result};
@@ -187,7 +188,7 @@ impl DType {
 
     /// Returns the unsigned integer that at most 8 bytes hold in this dtype's byte order.
     pub fn unsigned_of(&self, bytes: &[u8]) -> u64 {
-        little_endian(&self.ordered(bytes))
+        word::load(bytes, self.is_big_endian())
     }
 
     /// Returns the text of a UCS-4 item, or `None` if it is not Unicode.
@@ -229,13 +230,6 @@ pub fn without_zeros(mut item: Vec<u8>) -> Vec<u8> {
             .map_or(0, |last| last + 1),
     );
     item
-}
-
-fn little_endian(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |n, byte| n << 8 | u64::from(*byte))
 }
 
 /// Returns the number that NumPy makes of a JSON number, a boolean, or a string that spells a
@@ -325,8 +319,8 @@ fn to_extended(v: f64) -> [u8; 16] {
 /// Returns the double nearest to a little-endian x86 extended float: the inverse of
 /// [`to_extended`].
 fn from_extended(bytes: &[u8]) -> f64 {
-    let mantissa = little_endian(&bytes[0..8]);
-    let high = little_endian(&bytes[8..10]);
+    let mantissa = word::load(&bytes[..8], false);
+    let high = word::load(&bytes[8..10], false);
     let sign = if high >> 15 == 0 { 1.0 } else { -1.0 };
     sign * match high as i32 & 0x7fff {
         0x7fff if mantissa << 1 == 0 => f64::INFINITY,

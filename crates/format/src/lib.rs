@@ -6,9 +6,9 @@
 
 pub mod by_shape; // values made once for each shape of chunks
 pub mod dtype; // data types of NumPy
+pub mod word; // items as integers
 pub mod fill_value; // fill values as bytes of one item
 pub mod float_format; // the float formats of v3
-pub mod word; // items as integers
 pub mod real; // real numbers of any type
 pub mod data_type; // the data types of v3
 pub mod grid; // byte ranges to chunks

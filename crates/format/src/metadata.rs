@@ -5,12 +5,14 @@
 
 mod array;
 mod v1;
+mod v2;
 pub mod v3;
 
 pub use crate::chunk_key::Separator;
 pub use crate::codec::CodecConfig;
-pub use array::{ArrayMetadata, MAX_CHUNK, Order, ShardLevel, V3Fields, check_group};
+pub use array::{ArrayMetadata, MAX_CHUNK, Order, ShardLevel, V3Fields};
 pub use v1::V1Order;
+pub use v2::check_group;
 
 /// Name of the v2 document that makes a prefix an array.
 pub const ZARRAY: &str = ".zarray";

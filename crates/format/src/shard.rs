@@ -174,36 +174,34 @@ impl Shards {
     /// Returns a bound for the size in bytes of a shard of `level` without waste, where a stored
     /// chunk has at most `chunk` bytes.
     pub fn max_size(&self, level: usize, chunk: u64) -> u64 {
-        self.levels[level..]
-            .iter()
-            .rev()
-            .fold(chunk, |entry, level| {
-                entry
-                    .saturating_mul(level.index.entries() as u64)
-                    .saturating_add(level.index.stored_size())
-            })
+        self.size_with(level, chunk, |level| level.index.entries() as u64)
     }
 
     /// Returns a bound as [`Shards::max_size`] does, for a shard in which only chunks of an array
     /// with the grid `chunks` are stored. The bound includes index entries for chunks outside the
     /// array.
     pub fn max_size_of_array(&self, level: usize, chunk: u64, chunks: &Grid) -> u64 {
-        self.levels[level..]
-            .iter()
-            .rev()
-            .fold(chunk, |entry, level| {
-                let along = |d: usize| {
-                    let count = chunks.counts()[d];
-                    let in_shard = level.chunks_in_shards[d].max(count).min(count);
-                    in_shard.div_ceil(level.chunks_in_entry[d])
-                };
-                let entries = (0..level.axes.len())
-                    .map(along)
-                    .fold(1, u64::saturating_mul);
-                entry
-                    .saturating_mul(entries)
-                    .saturating_add(level.index.stored_size())
-            })
+        self.size_with(level, chunk, |level| {
+            let along = |d: usize| {
+                let count = chunks.counts()[d];
+                let in_shard = level.chunks_in_shards[d].max(count).min(count);
+                in_shard.div_ceil(level.chunks_in_entry[d])
+            };
+            (0..level.axes.len())
+                .map(along)
+                .fold(1, u64::saturating_mul)
+        })
+    }
+
+    /// Returns the size in bytes of a shard of `level` in which each level stores as many entries
+    /// as `entries` returns, and a stored chunk has `chunk` bytes.
+    fn size_with(&self, level: usize, chunk: u64, entries: impl Fn(&Level) -> u64) -> u64 {
+        let inside_out = self.levels[level..].iter().rev();
+        inside_out.fold(chunk, |entry, level| {
+            entry
+                .saturating_mul(entries(level))
+                .saturating_add(level.index.stored_size())
+        })
     }
 
     /// Returns the ranges of indices of the chunks in a shard, of an array with the grid `chunks`.

@@ -86,25 +86,27 @@ impl Delta {
         if !to.is_signed() || matches!(from, Scalar::Bool | Scalar::Ticks) {
             return Ok(());
         }
-        let limit = 1u64 << (8 * to.size() - 1);
-        let wide = if from.is_integer() {
-            Items::native(if from.is_signed() {
-                Scalar::I64
-            } else {
-                Scalar::U64
-            })
-        } else {
-            Items::native(Scalar::F64)
+        let wide = match from {
+            _ if from.is_signed() => Scalar::I64,
+            _ if from.is_integer() => Scalar::U64,
+            _ => Scalar::F64,
         };
-        items::convert(decoded, wide.scalar, wide, head, &mut native, |_| {});
-        let fits = match wide.scalar {
-            Scalar::I64 => {
-                (-(limit as i128)..limit as i128).contains(&i128::from(i64::from_ne_bytes(native)))
-            }
-            Scalar::U64 => u64::from_ne_bytes(native) < limit,
-            _ => (-(limit as f64)..limit as f64).contains(&f64::from_ne_bytes(native).trunc()),
+        items::convert(
+            decoded,
+            wide,
+            Items::native(wide),
+            head,
+            &mut native,
+            |_| {},
+        );
+        let float = f64::from_ne_bytes(native);
+        let first = match wide {
+            Scalar::I64 => Some(i64::from_ne_bytes(native).into()),
+            Scalar::U64 => Some(u64::from_ne_bytes(native).into()),
+            // numbers beyond 128 bits become the largest ones
+            _ => Some(float as i128).filter(|_| !float.is_nan()),
         };
-        if fits {
+        if first.is_some_and(|first| to.range().contains(&first)) {
             Ok(())
         } else {
             Err(CodecError::new(

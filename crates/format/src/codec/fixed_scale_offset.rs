@@ -59,13 +59,7 @@ impl Operand {
     /// Returns the number as an integer of type `T`, or an error if it is none or out of range, as
     /// NumPy does.
     fn integer_of<T: Number>(self, scalar: Scalar) -> CodecResult<T> {
-        let bits = 8 * scalar.size();
-        let range = if scalar.is_signed() {
-            -(1i128 << (bits - 1))..1i128 << (bits - 1)
-        } else {
-            0..1i128 << bits
-        };
-        match self.integer.filter(|n| range.contains(n)) {
+        match self.integer.filter(|n| scalar.range().contains(n)) {
             Some(n) if scalar.is_signed() => Ok(T::from_i64(n as i64)),
             Some(n) => Ok(T::from_u64(n as u64)),
             None => Err(CodecError::new(

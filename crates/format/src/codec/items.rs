@@ -5,6 +5,8 @@
 use super::number::Number;
 use super::{CodecConfig, CodecResult, Size, buffer};
 use crate::dtype::{DType, DTypeKind};
+use crate::word::with_size;
+use std::ops::Range;
 use zarrfs_base::error::{Error, Result};
 
 /// A type in which filters compute.
@@ -84,6 +86,16 @@ impl Scalar {
     /// Returns whether this is a signed integer.
     pub fn is_signed(self) -> bool {
         matches!(self, Scalar::I8 | Scalar::I16 | Scalar::I32 | Scalar::I64)
+    }
+
+    /// Returns the numbers of this type of integers.
+    pub fn range(self) -> Range<i128> {
+        let bits = 8 * self.size();
+        if self.is_signed() {
+            -(1 << (bits - 1))..1 << (bits - 1)
+        } else {
+            0..1 << bits
+        }
     }
 
     /// Returns whether this is a real float.
@@ -171,18 +183,11 @@ impl Items {
             Scalar::C64 | Scalar::C128 => self.size() / 2,
             _ => self.size(),
         };
-        match part {
-            _ if !self.swapped => {}
-            2 => bytes
-                .chunks_exact_mut(2)
-                .for_each(|b| u16::read(b).swap_bytes().write(b)),
-            4 => bytes
-                .chunks_exact_mut(4)
-                .for_each(|b| u32::read(b).swap_bytes().write(b)),
-            8 => bytes
-                .chunks_exact_mut(8)
-                .for_each(|b| u64::read(b).swap_bytes().write(b)),
-            _ => {}
+        if self.swapped {
+            with_size!(part, N => {
+                let items = bytes.as_chunks_mut::<N>().0;
+                items.iter_mut().for_each(|item| item.reverse());
+            });
         }
     }
 }

@@ -187,8 +187,8 @@ fn number_json(item: &[u8], name: &str, dtype: &DType) -> Option<Value> {
 /// Returns an integer as a number, and a float as a number or a word if these stand for exactly its
 /// bits, otherwise its bits in hexadecimal.
 fn number_value(item: &[u8], name: &str, dtype: &DType) -> Option<Value> {
-    let bits = dtype.unsigned_of(item);
     let real = real_type(name)?;
+    let bits = dtype.unsigned_of(item);
     let RealKind::Float(format) = real.kind else {
         let number = real.integer(bits);
         return Some(i64::try_from(number).map_or_else(|_| bits.into(), Value::from));
