@@ -6,9 +6,11 @@
 
 mod blocks;
 mod edges;
+mod runs;
 
 pub use blocks::{Block, Blocks};
 pub use edges::Edges;
+pub use runs::{Run, Runs};
 
 use std::ops::Range;
 use zarrfs_base::error::{Error, Result};
@@ -24,17 +26,6 @@ use zarrfs_base::error::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkId(pub u64);
-
-/// Bytes that are contiguous both in the flat array and in one chunk in C layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// The chunk that holds the bytes.
-    pub chunk: ChunkId,
-    /// Offset in the decoded chunk in bytes.
-    pub offset: usize,
-    /// Length in bytes.
-    pub len: usize,
-}
 
 /// Chunks that a forward reader needs repeatedly; see [`Grid::working_set`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,22 +201,7 @@ impl Grid {
     /// Returns the runs that make up the flat positions `range`, in order. The range is clipped to
     /// the array.
     pub fn runs(&self, range: Range<u64>) -> Runs<'_> {
-        let end = range.end.min(self.size);
-        let position = range.start.min(end);
-        let index = self
-            .axes
-            .iter()
-            .map(|axis| axis.index_of(position))
-            .collect();
-        let mut runs = Runs {
-            grid: self,
-            index,
-            left: end - position,
-            id: 0,
-            row: 0,
-        };
-        runs.enter_row();
-        runs
+        Runs::new(self, range)
     }
 
     /// Returns the runs that make up the flat positions `range`, which is clipped to the array, as
@@ -496,84 +472,6 @@ fn axes(shape: &[u64], edges: &[Edges], item: u64) -> Vec<GridAxis> {
     }
     axes.reverse();
     axes
-}
-
-/// The iterator that [`Grid::runs`] returns.
-pub struct Runs<'a> {
-    grid: &'a Grid,
-    /// Index of the next byte along each axis.
-    index: Vec<u64>,
-    /// Number of bytes still to return.
-    left: u64,
-    /// Number of the chunk at the start of the current row.
-    id: u64,
-    /// Number of the current row in its chunks.
-    row: u64,
-}
-
-impl Runs<'_> {
-    /// Computes the number of the chunk in which the current row starts, and the number of the row
-    /// in its chunks.
-    fn enter_row(&mut self) {
-        let outer = self.grid.axes.len().saturating_sub(1);
-        (self.id, self.row) = (0, 0);
-        for (i, axis) in self.index.iter().zip(&self.grid.axes).take(outer) {
-            let chunk = axis.edges.index_of(*i);
-            let span = axis.edges.span(chunk);
-            self.id += chunk * axis.id_stride;
-            self.row = self.row * (span.end - span.start) + i - span.start;
-        }
-    }
-
-    /// Moves from the last byte of a row to the first byte of the next one.
-    fn next_row(&mut self) {
-        for (index, a) in self.index.iter_mut().zip(&self.grid.axes).rev() {
-            if *index + 1 < a.len {
-                *index += 1;
-                break;
-            }
-            *index = 0;
-        }
-        self.enter_row();
-    }
-
-    /// Moves past `rows` rows from the first byte of one. All lie in the same chunks.
-    fn skip_rows(&mut self, rows: u64) {
-        if let ([.., outer, column], Some(row)) = (self.index.as_mut_slice(), self.grid.axes.last())
-        {
-            self.left -= rows * row.len;
-            // the last byte of the last of these rows
-            (*outer, *column) = (*outer + rows - 1, row.len - 1);
-            self.next_row();
-        }
-    }
-}
-
-impl Iterator for Runs<'_> {
-    type Item = Run;
-
-    fn next(&mut self) -> Option<Run> {
-        if self.left == 0 {
-            return None;
-        }
-        let row = self.grid.axes.last()?;
-        let column = self.index.last_mut()?;
-        let chunk = row.edges.index_of(*column);
-        let span = row.edges.span(chunk);
-        let len = (span.end.min(row.len) - *column).min(self.left);
-        let run = Run {
-            chunk: ChunkId(self.id + chunk),
-            offset: (self.row * (span.end - span.start) + *column - span.start) as usize,
-            len: len as usize,
-        };
-        self.left -= len;
-        *column += len;
-        if *column == row.len {
-            *column = row.len - 1;
-            self.next_row();
-        }
-        Some(run)
-    }
 }
 
 #[cfg(test)]
