@@ -31,6 +31,7 @@ mod packbits;
 mod packbits_v3;
 mod pcodec;
 mod quantize;
+mod scalar;
 mod scale_offset;
 mod seek_points;
 mod shuffle;

@@ -2,8 +2,9 @@
 //! stands for all other texts. Source of the rules: `numcodecs.Categorize` for texts of fixed
 //! length (`U`). Python objects are not supported.
 
-use super::items::{self, Items, Scalar, with_type};
+use super::items::{self, Items};
 use super::number::Number;
+use super::scalar::{Scalar, with_type};
 use super::spec::is_plain;
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, ItemTypes, Size, buffer};
 use crate::dtype::DTypeKind;

@@ -2,8 +2,9 @@
 //! Source of the rules: `numcodecs.Delta`, which uses `numpy.diff`, and `numpy.cumsum` with its
 //! accumulator type.
 
-use super::items::{self, Items, NumberTypes, Scalar, with_type};
+use super::items::{self, Items, NumberTypes};
 use super::number::Number;
+use super::scalar::{Scalar, with_type};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size, buffer};
 use crate::dtype::DTypeKind;
 use zarrfs_base::error::Result;

@@ -2,8 +2,9 @@
 //! rules: `numcodecs.FixedScaleOffset` with NumPy 2, where a JSON integer takes the integer type of
 //! the array.
 
-use super::items::{self, Items, NumberTypes, Scalar, with_type};
+use super::items::{self, Items, NumberTypes};
 use super::number::Number;
+use super::scalar::{Scalar, with_type};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size};
 use zarrfs_base::error::Result;
 use zarrfs_base::json;

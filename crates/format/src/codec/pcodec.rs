@@ -2,8 +2,9 @@
 //! `numcodecs.PCodec`; of the format: "format.md" of pcodec. A small file may claim any number of
 //! values, so this module checks the claimed sizes before the library allocates memory for them.
 
-use super::items::{Items, Scalar};
+use super::items::Items;
 use super::number::Number;
+use super::scalar::Scalar;
 use super::v3::with_dtype;
 use super::{
     Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, ItemTypes, Size, buffer,

@@ -1,8 +1,9 @@
 //! The filter `quantize`: floats rounded to a multiple of a power of two that preserves a number of
 //! decimal digits. Source of the rules: `numcodecs.Quantize`.
 
-use super::items::{self, NumberTypes, Scalar};
+use super::items::{self, NumberTypes};
 use super::number::Number;
+use super::scalar::Scalar;
 use super::{Codec, CodecConfig, CodecResult, CodecSpec, Size};
 use zarrfs_base::error::Result;
 
