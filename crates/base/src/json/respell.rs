@@ -1,7 +1,8 @@
 //! Changes of documents that keep the spelling of what does not change: indentation, the order of
 //! members, and how numbers and strings are written. A copy of a document is then the document.
 
-use super::{MAX_PRETTY, Map, Value, parse, string_end, utf8, value_end, with_tokens, write};
+use super::output::{MAX_PRETTY, with_tokens, write};
+use super::{Map, Value, parse, string_end, utf8, value_end};
 use crate::error::{Error, Result};
 use crate::memory::Grant;
 use serde::Serialize;

@@ -1,5 +1,6 @@
 //! Python's JSON and base64, and the account of their memory.
 
+use super::output::MAX_PRETTY;
 use super::*;
 
 #[test]
