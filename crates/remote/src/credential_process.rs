@@ -78,16 +78,8 @@ async fn output_of(
         .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     let mut group = ProcessGroup(leader);
     let mut readers = JoinSet::new();
-    let output = child
-        .stdout
-        .take()
-        .map(|pipe| read(pipe, &mut readers))
-        .unwrap_or_default();
-    let said = child
-        .stderr
-        .take()
-        .map(|pipe| read(pipe, &mut readers))
-        .unwrap_or_default();
+    let output = read(child.stdout.take(), &mut readers);
+    let said = read(child.stderr.take(), &mut readers);
     let mut ended: Option<Instant> = None;
     loop {
         match timeout(grace / 10, readers.join_next()).await {
@@ -120,11 +112,12 @@ async fn output_of(
 /// Starts to read a pipe to its end, or up to the limit. Both pipes are read concurrently, since a
 /// program that cannot write does not end. Returns the buffer that receives the bytes.
 fn read(
-    pipe: impl AsyncRead + Send + Unpin + 'static,
+    pipe: Option<impl AsyncRead + Send + Unpin + 'static>,
     readers: &mut JoinSet<()>,
 ) -> Arc<Mutex<Vec<u8>>> {
     let bytes = Arc::<Mutex<Vec<u8>>>::default();
     let received = bytes.clone();
+    let Some(pipe) = pipe else { return bytes };
     readers.spawn(async move {
         let mut pipe = pipe.take(MAX_OUTPUT);
         let mut piece = [0; 4096];
@@ -169,13 +162,11 @@ pub(super) fn parse(output: &[u8], now: SystemTime) -> Result<NewKeys> {
     if parsed.get("Version").and_then(Value::as_u64) != Some(1) {
         return Err(wrong("does not have \"Version\": 1"));
     }
-    let expires = match text_in(&parsed, "Expiration") {
-        None => None,
-        Some(time) => match DateTime::parse_from_rfc3339(time) {
-            Ok(time) => Some(SystemTime::from(time)),
-            Err(_) => return Err(wrong("has an Expiration that is not a time")),
-        },
-    };
+    let expires = text_in(&parsed, "Expiration").map(DateTime::parse_from_rfc3339);
+    let expires = expires
+        .transpose()
+        .map_err(|_| wrong("has an Expiration that is not a time"))?
+        .map(SystemTime::from);
     if expires.is_some_and(|expires| expires <= now) {
         return Err(wrong("has keys that have expired already"));
     }
