@@ -1,5 +1,5 @@
-//! The types of numbers that filters compute in: their sizes, ranges and promotion by NumPy's rules,
-//! and the casts between them. The module knows neither buffers in other byte orders nor filters.
+//! The types of numbers that filters compute in: sizes, ranges, promotion by NumPy's rules, and the
+//! casts between them. The module knows neither buffers in other byte orders nor filters.
 
 use super::number::Number;
 use crate::dtype::{DType, DTypeKind};
