@@ -4,7 +4,6 @@
 use super::logger;
 use super::{CommandFailure, DIAGNOSTICS, StoreLocation, absolute, words};
 use crate::fuse::{GuardCalls, Mountpoint};
-use crate::sandbox::{PathAccess, SandboxRules, SandboxSupport};
 use clap::Args;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::outside::{Answer, set_outside};
 use zarrfs_base::spill_file;
+use zarrfs_sandbox::{PathAccess, SandboxRules, SandboxSupport};
 
 /// The variables of the guard. A missing variable forbids its service: opening the log file,
 /// reading keys (the variable is the directory in which zarrfs was started), looking up hosts, and

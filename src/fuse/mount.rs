@@ -10,7 +10,6 @@ use super::mount_place::{
     open_directory, path_of, path_to_mount, proc_path,
 };
 use super::namespace;
-use crate::sandbox::PathAccess;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountAttrFlags, MoveMountFlags, UnmountFlags};
@@ -23,6 +22,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zarrfs_base::error::{Error, Result, is_sandboxed};
+use zarrfs_sandbox::PathAccess;
 
 /// Maximum number of searches for a mount whose directories are renamed meanwhile.
 const ATTEMPTS: u32 = 10;
