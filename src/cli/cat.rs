@@ -3,7 +3,7 @@
 
 use super::flat::{self, Flat};
 use super::header::{HeaderSource, before_values, parse_box};
-use super::{CommandFailure, ReadArgs, StoreArgs, StoreLocation, open_store, size, stdio};
+use super::{CommandFailure, ReadArgs, StoreArgs, StoreLocation, StoreRequest, size, stdio};
 use crate::array::hierarchy::FillMeaning;
 use crate::export::Format;
 use crate::fs::Fs;
@@ -63,7 +63,7 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
     let stats = Arc::new(Stats::default());
     // an array's directory is a store of one array
-    let hierarchy = open_store(&args.path, &args.store_args, &stats)?;
+    let hierarchy = StoreRequest::reading(&args.path, &args.store_args, &stats).hierarchy()?;
     let cache = args.reading.memory.cache(stats.clone());
     let options = args.reading.options(true);
     let Flat { fs, handle, array } =

@@ -3,7 +3,7 @@
 
 use super::progress::{ProgressLine, bar};
 use super::{
-    CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, open_store, size, stdio,
+    CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, StoreRequest, size, stdio,
 };
 use crate::check::{CheckOptions, Event, Finding, Severity, Summary, check};
 use clap::Args;
@@ -54,13 +54,11 @@ struct Report<'a> {
 
 /// Runs the verb.
 pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
-    let store_args = StoreArgs {
-        lists_unfinished: true,
-        reading: Reading::WholeOnce,
-        ..args.store_args.clone()
-    };
+    let mut store_args = args.store_args.clone();
+    store_args.usage.lists_unfinished = true;
+    store_args.usage.reading = Reading::WholeOnce;
     args.memory.set_bound();
-    let hierarchy = open_store(&args.store, &store_args, &Arc::default())?;
+    let hierarchy = StoreRequest::reading(&args.store, &store_args, &Arc::default()).hierarchy()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // the second signal ends the process

@@ -1,7 +1,7 @@
 //! `zarrfs consolidate`: writes the consolidated metadata of a store: `.zmetadata`, or for Zarr v3
 //! a part of `zarr.json`.
 
-use super::{CommandFailure, StoreArgs, StoreLocation, open_store, print};
+use super::{CommandFailure, StoreArgs, StoreLocation, StoreRequest, print};
 use crate::array::hierarchy::{StoredNode, UseConsolidated};
 use clap::Args;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
     let mut store_args = args.store_args.clone();
     // read the documents themselves
     store_args.remote.consolidated = UseConsolidated::Never;
-    let hierarchy = open_store(&args.store, &store_args, &stats)?;
+    let hierarchy = StoreRequest::reading(&args.store, &store_args, &stats).hierarchy()?;
     let names = hierarchy
         .write_consolidated(&Key::root())
         .map_err(|e| e.context(shown))?;

@@ -7,11 +7,12 @@ mod place;
 mod raw;
 
 use super::compressor::{self, CompressorArg};
+use super::location::StoreUsage;
 use super::remote::RemoteArgs;
 use super::unfinished::{
     UnfinishedOutput, hidden_directory, remove_directory, rename_to_free_name, sync_directory,
 };
-use super::{CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, WriteArgs, location};
+use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs};
 use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile, StoredNode};
 use clap::Args;
 use document::NewDocument;
@@ -21,7 +22,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zarrfs_base::error::Error;
 use zarrfs_base::json::{self, Value};
-use zarrfs_base::stats::Stats;
 use zarrfs_format::data_type::DataType;
 use zarrfs_format::dtype::DType;
 use zarrfs_format::metadata::{V1Order, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
@@ -178,7 +178,9 @@ pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
     let stored = match &place {
         NewPlace::Directory(path) if !path.exists() => None,
         NewPlace::Directory(path) => {
-            stored_format(&open(&StoreLocation::Path(path.clone()), args)?, &key, args)?
+            let path = StoreLocation::Path(path.clone());
+            let store = open(&path, &args.store_args(), &args.writing)?;
+            stored_format(&hierarchy_of(&store), &key, args)?
         }
         NewPlace::Server(_, store) => stored_format(&hierarchy_of(store), &key, args)?,
     };
@@ -223,7 +225,9 @@ fn create_in_directory(
     raw: Option<Raw>,
 ) -> Result<(), CommandFailure> {
     let hierarchy = if store.exists() {
-        Some(open(&StoreLocation::Path(store.to_path_buf()), args)?)
+        let path = StoreLocation::Path(store.to_path_buf());
+        let opened = open(&path, &args.store_args(), &args.writing)?;
+        Some(hierarchy_of(&opened))
     } else {
         None
     };
@@ -263,13 +267,12 @@ fn create_in_directory(
         synchronizer: None,
         ..args.writing.clone()
     };
-    let opened = location::open(
+    let staging = open(
         &StoreLocation::Path(staged.clone()),
         &args.store_args(),
-        Some(&writing),
-        &Arc::default(),
+        &writing,
     )?;
-    let staging = Hierarchy::new(opened, V1Order::default(), Arc::default());
+    let staging = hierarchy_of(&staging);
     make(&staging, &below, document, args).map_err(|e| args.failed(e))?;
     if let Some(raw) = raw {
         raw.fill(
@@ -371,9 +374,10 @@ fn create_on_server(
     let removed = first.clone();
     let undo = move || {
         // `store` does not know of the chunks that were stored meanwhile
-        let opened = location::open(&url, &store_args, Some(&writing), &Arc::default());
-        let Ok(opened) = opened else { return };
-        let undone = Hierarchy::new(opened, V1Order::default(), Arc::default());
+        let Ok(opened) = open(&url, &store_args, &writing) else {
+            return;
+        };
+        let undone = hierarchy_of(&opened);
         let _ = undone.remove_all(&removed);
         if !had_group {
             let _ = undone.remove_document(&root, group);
@@ -455,10 +459,15 @@ fn hierarchy_of(store: &Arc<dyn Store>) -> Hierarchy {
     Hierarchy::new(store.clone(), V1Order::default(), Arc::default())
 }
 
-fn open(store: &StoreLocation, args: &CreateArgs) -> Result<Hierarchy, CommandFailure> {
-    let stats = Arc::new(Stats::default());
-    let opened = location::open(store, &args.store_args(), Some(&args.writing), &stats)?;
-    Ok(Hierarchy::new(opened, V1Order::default(), stats))
+/// Opens a store for writing.
+fn open(
+    store: &StoreLocation,
+    args: &StoreArgs,
+    writing: &WriteArgs,
+) -> Result<Arc<dyn Store>, CommandFailure> {
+    let stats = Arc::default();
+    let request = StoreRequest::reading(store, args, &stats);
+    request.for_writing(writing).open()
 }
 
 /// Returns the Zarr format of the nearest group or array at or above `key`; `None` for a new store.
@@ -528,15 +537,7 @@ impl CreateArgs {
             allow_reference: Vec::new(),
             snapshot: None,
             remote: self.remote.clone(),
-            lists_unfinished: false,
-            reading: Reading::Repeated,
-            is_read_only: false,
-            holds_stores: false,
-            shows_history: false,
-            keeps_snapshot: false,
-            is_above: false,
-            mountpoint: None,
-            spill: None,
+            usage: StoreUsage::default(),
         }
     }
 }

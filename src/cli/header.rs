@@ -2,9 +2,7 @@
 //! FUSE.
 
 use super::header_options::FormatArgs;
-use super::{
-    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, list_of, location, open_store, print,
-};
+use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, list_of, print};
 use crate::array::Array;
 use crate::array::hierarchy::{FillMeaning, StoredNode};
 use crate::cache::Cache;
@@ -78,7 +76,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
     let shown = &args.path;
     let stats = Arc::new(Stats::default());
     // the directory of an array is a store of one array, but its coordinates are beside it
-    let alone = open_store(&args.path, &args.store_args, &stats)?;
+    let alone = StoreRequest::reading(&args.path, &args.store_args, &stats).hierarchy()?;
     let alone = args.files.hierarchy(alone);
     let place = alone.find(&Key::root()).map_err(|e| e.context(shown))?;
     let cache = args.memory.cache(stats.clone());
@@ -201,8 +199,8 @@ impl HeaderSource<'_> {
         stats: &Arc<Stats>,
     ) -> Result<Described, CommandFailure> {
         let (store, key) = enclosing(self.path, self.store_args);
-        let hierarchy =
-            open_store(&store, self.store_args, stats)?.with_fill_meaning(self.fill_meaning);
+        let hierarchy = StoreRequest::reading(&store, self.store_args, stats).hierarchy()?;
+        let hierarchy = hierarchy.with_fill_meaning(self.fill_meaning);
         let place = hierarchy.find(&key).map_err(|e| e.context(self.path))?;
         let described = match (place, &self.part) {
             (Some(StoredNode::Array(array)), None) if format.reads_values() => {
@@ -233,7 +231,7 @@ fn enclosing(path: &StoreLocation, args: &StoreArgs) -> (StoreLocation, Key) {
     while let Some((above, name)) = store.split_last() {
         let below = name.join_key(&key);
         // a directory that can't be opened is above the store
-        let Ok(opened) = location::open(&above, args, None, &Arc::default()) else {
+        let Ok(opened) = StoreRequest::reading(&above, args, &Arc::default()).open() else {
             break;
         };
         if !holds(opened.as_ref(), &below, &[ZARRAY, ZARR_JSON])

@@ -3,7 +3,7 @@
 use super::map::{ChunkMap, MapArea, Style, legend};
 use super::time::utc;
 use super::{
-    CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, list_of, open_store, print,
+    CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, StoreRequest, list_of, print,
     size, warn_unlisted,
 };
 use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
@@ -59,7 +59,7 @@ pub struct InfoArgs {
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
-    reading: StoreArgs,
+    store_args: StoreArgs,
 }
 
 /// Number of snapshots of a repository that are shown.
@@ -101,11 +101,9 @@ struct StoredTotals {
 /// Runs the verb.
 pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
     args.memory.set_bound();
-    let reading = StoreArgs {
-        reading: Reading::WholeOnce,
-        ..args.reading.clone()
-    };
-    let hierarchy = open_store(&args.store, &reading, &Arc::default())?;
+    let mut store_args = args.store_args.clone();
+    store_args.usage.reading = Reading::WholeOnce;
+    let hierarchy = StoreRequest::reading(&args.store, &store_args, &Arc::default()).hierarchy()?;
     let used = if args.wide || args.json || args.map {
         NodeUse::Chunks
     } else {

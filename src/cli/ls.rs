@@ -2,7 +2,7 @@
 
 use super::header_options::HeadersArgs;
 use super::{
-    CommandFailure, Reading, StoreArgs, StoreLocation, open_store, stdio, time, warn_unlisted,
+    CommandFailure, Reading, StoreArgs, StoreLocation, StoreRequest, stdio, time, warn_unlisted,
 };
 use crate::array::hierarchy::{MAX_NODES, Prefixes, WalkBounds, too_much};
 use crate::cache::Cache;
@@ -84,15 +84,13 @@ struct ListOutput<'a> {
 /// Runs the verb.
 pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     let stats = Arc::new(Stats::default());
-    let store_args = StoreArgs {
-        reading: if args.recursive {
-            Reading::WholeOnce
-        } else {
-            Reading::Once
-        },
-        ..args.store_args.clone()
+    let mut store_args = args.store_args.clone();
+    store_args.usage.reading = if args.recursive {
+        Reading::WholeOnce
+    } else {
+        Reading::Once
     };
-    let hierarchy = open_store(&args.path, &store_args, &stats)?;
+    let hierarchy = StoreRequest::reading(&args.path, &store_args, &stats).hierarchy()?;
     warn_unlisted(&hierarchy, &args.path);
     let tree = args
         .headers

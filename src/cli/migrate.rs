@@ -3,7 +3,9 @@
 
 use super::progress::ProgressLine;
 use super::unfinished::StagedOutput;
-use super::{CommandFailure, StoreArgs, StoreLocation, location, open_store, print};
+use super::{
+    CommandFailure, StoreArgs, StoreLocation, StoreRequest, check_listed, location, print,
+};
 use crate::array::hierarchy::{ShardShape, UseConsolidated};
 use clap::Args;
 use std::fs::File;
@@ -62,7 +64,7 @@ pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
     let mut store_args = args.store_args.clone();
     // read the documents themselves
     store_args.remote.consolidated = UseConsolidated::Never;
-    let hierarchy = open_store(&args.store, &store_args, &Arc::default())?;
+    let hierarchy = StoreRequest::reading(&args.store, &store_args, &Arc::default()).hierarchy()?;
     let migrated = match args.zarr_format {
         Some(3) => hierarchy.migrate_to_v3(),
         _ => hierarchy.migrate(),
@@ -113,11 +115,9 @@ fn copy_in_shards(
         return Err(CommandFailure::wrong_use(format!("{new}: {why}")));
     }
     location::check_not_mounted(target.parent().unwrap_or(Path::new("/")))?;
-    let hierarchy = open_store(&args.store, &args.store_args, &Arc::default())?;
-    if !hierarchy.lists_nodes() {
-        let why = "the server can't list names, and there is no .zmetadata: groups and arrays in it are not known; nothing was written";
-        return Err(CommandFailure::failed(format!("{shown}: {why}")));
-    }
+    let hierarchy =
+        StoreRequest::reading(&args.store, &args.store_args, &Arc::default()).hierarchy()?;
+    check_listed(&hierarchy, shown)?;
     let staged = StagedOutput::new(&target)?;
     let made = staged.path("new");
     std::fs::create_dir(&made).map_err(Error::from)?;

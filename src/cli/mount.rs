@@ -5,6 +5,7 @@
 use super::compressor::{self, CompressorArg};
 use super::header_options::HeadersArgs;
 use super::listen::{self, ListenAddress, StatisticsListener};
+use super::location::StoreUsage;
 use super::logger::{self, LogArgs};
 use super::mountpoint::{MadeDirectories, RemovableDirectories};
 use super::nesting::{MountSite, OwnPath, OwnPathKind};
@@ -605,20 +606,16 @@ fn open_hierarchy(
     mountpoint: &Path,
     stats: &Arc<Stats>,
 ) -> Result<Hierarchy, CommandFailure> {
-    let store_args = StoreArgs {
+    let mut store_args = args.store_args.clone();
+    store_args.usage = StoreUsage {
         is_read_only: args.read_only,
         holds_stores: args.stores,
         shows_history: args.history,
         mountpoint: Some(mountpoint.to_path_buf()),
         spill: Some(SpillSpace::new(args.reading.spill_options())),
-        ..args.store_args.clone()
+        ..StoreUsage::default()
     };
-    let request = StoreRequest {
-        location: &args.store,
-        args: &store_args,
-        writing: Some(&args.writing),
-        stats,
-    };
+    let request = StoreRequest::reading(&args.store, &store_args, stats).for_writing(&args.writing);
     let hierarchy = match &args.overlay {
         Some(directory) => overlay::open(request, directory)?,
         None => request.hierarchy()?,

@@ -128,21 +128,15 @@ pub fn open(request: StoreRequest, directory: &Path) -> Result<Hierarchy, Comman
         _ => {}
     }
     // records have the versions of documents as they are stored, also in a bucket that is only read
-    let lower_args = StoreArgs {
-        is_read_only: false,
-        // changes are of one snapshot
-        keeps_snapshot: true,
-        ..request.args.clone()
-    };
-    let lower_request = StoreRequest {
-        args: &lower_args,
-        writing: None,
-        ..request
-    };
-    let lower = lower_request.open_layers()?;
+    let mut lower_args = request.args.clone();
+    lower_args.usage.is_read_only = false;
+    // changes are of one snapshot
+    lower_args.usage.keeps_snapshot = true;
+    let lower = StoreRequest::reading(request.location, &lower_args, request.stats);
+    let lower = lower.open_layers()?;
     request.hierarchy_of(lower.clone())?;
     let store = recorded(request.location);
-    let directory = if request.args.is_read_only {
+    let directory = if request.args.usage.is_read_only {
         OverlayDirectory::open_of(&path, &store)
     } else {
         OverlayDirectory::open_or_create(&path, &store)
@@ -200,12 +194,8 @@ impl BelowArgs {
 
     /// Opens the store below for reading.
     fn open(&self, location: &StoreLocation) -> Result<Arc<dyn Store>, CommandFailure> {
-        let request = StoreRequest {
-            location,
-            args: &self.store_args,
-            writing: None,
-            stats: &Arc::default(),
-        };
+        let stats = Arc::default();
+        let request = StoreRequest::reading(location, &self.store_args, &stats);
         let store = request.open_layers()?;
         request.hierarchy_of(store.clone())?;
         Ok(store)
@@ -447,12 +437,8 @@ fn open_target(
     let writing = WriteArgs::default();
     // the documents themselves are written
     args.remote.consolidated = UseConsolidated::Never;
-    let request = StoreRequest {
-        location,
-        args: &args,
-        writing: Some(&writing),
-        stats: &Arc::default(),
-    };
+    let stats = Arc::default();
+    let request = StoreRequest::reading(location, &args, &stats).for_writing(&writing);
     let target = request.open_layers()?;
     target.check_writable(&Key::root()).map_err(|e| {
         CommandFailure::failed(format!(

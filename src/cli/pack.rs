@@ -3,7 +3,7 @@
 use super::progress::ProgressLine;
 use super::unfinished::StagedOutput;
 use super::{CommandFailure, StoreArgs, StoreLocation, StoreRequest};
-use super::{location, open_store, overlay, print, size};
+use super::{check_listed, location, overlay, print, size};
 use crate::array::hierarchy::Hierarchy;
 use clap::Args;
 use std::fs::File;
@@ -53,10 +53,7 @@ pub fn run(args: &PackArgs) -> std::result::Result<(), CommandFailure> {
     } else {
         None
     };
-    if !hierarchy.lists_nodes() {
-        let why = "the server can't list names, and there is no .zmetadata: groups and arrays in it are not known; nothing was written";
-        return Err(CommandFailure::failed(format!("{}: {why}", args.store)));
-    }
+    check_listed(&hierarchy, &args.store)?;
     let staged = StagedOutput::new(&target)?;
     let new = staged.path("new.zip");
     let mut copy = ArchiveCopy::new(&hierarchy, &new, &staged.path("records"))
@@ -81,19 +78,14 @@ pub fn run(args: &PackArgs) -> std::result::Result<(), CommandFailure> {
 fn open(args: &PackArgs) -> std::result::Result<Hierarchy, CommandFailure> {
     let stats = Arc::new(Stats::default());
     let Some(directory) = &args.overlay else {
-        return open_store(&args.store, &args.store_args, &stats);
+        return StoreRequest::reading(&args.store, &args.store_args, &stats).hierarchy();
     };
-    let store_args = StoreArgs {
-        is_read_only: true,
-        ..args.store_args.clone()
-    };
-    let request = StoreRequest {
-        location: &args.store,
-        args: &store_args,
-        writing: None,
-        stats: &stats,
-    };
-    overlay::open(request, directory)
+    let mut store_args = args.store_args.clone();
+    store_args.usage.is_read_only = true;
+    overlay::open(
+        StoreRequest::reading(&args.store, &store_args, &stats),
+        directory,
+    )
 }
 
 /// Checks the name of the archive before anything is read.

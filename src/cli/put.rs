@@ -1,13 +1,13 @@
 //! `zarrfs put`: writes standard input to the flat bytes of an array, without FUSE. All of it is
 //! stored when the verb succeeds.
 
+use super::cache_options::spill_directory;
 use super::flat::{self, Flat};
 use super::progress::ProgressLine;
 use super::{
     CommandFailure, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs, size, stdio,
 };
 use crate::cache::SpillOptions;
-use crate::cli::spill_directory;
 use crate::fs::Options;
 use clap::Args;
 use std::fs::File;
@@ -78,12 +78,7 @@ pub fn open(
     store_args: &StoreArgs,
 ) -> Result<Flat, CommandFailure> {
     let stats = Arc::new(Stats::default());
-    let request = StoreRequest {
-        location: path,
-        args: store_args,
-        writing: Some(writing),
-        stats: &stats,
-    };
+    let request = StoreRequest::reading(path, store_args, &stats).for_writing(writing);
     let hierarchy = request.hierarchy()?;
     let pending = SpillOptions {
         directory: spill_directory(),

@@ -1,6 +1,6 @@
 //! The place of a new array: its store, which may not exist yet, and its key there.
 
-use super::CreateArgs;
+use super::{CreateArgs, open};
 use crate::array::hierarchy::REMOVED;
 use crate::cli::{CommandFailure, StoreLocation, location};
 use std::ffi::{OsStr, OsString};
@@ -96,12 +96,8 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
         Ok(keys)
     });
     let keys = keys.map_err(|e| invalid(&args.path, &e))?;
-    let store = location::open(
-        &StoreLocation::Url(parts.up_to(0)),
-        &args.store_args(),
-        Some(&args.writing),
-        &Arc::default(),
-    )?;
+    let server = StoreLocation::Url(parts.up_to(0));
+    let store = open(&server, &args.store_args(), &args.writing)?;
     let store = LevelCache::new(store);
     store
         .check_writable(&Key::root())
