@@ -21,7 +21,6 @@ mod location;
 mod logger;
 mod ls;
 mod man;
-mod man_pages;
 mod map;
 mod migrate;
 mod mount;
