@@ -165,6 +165,7 @@ fn serve(args: &ServedArgs, path: &Path, pipes: Pipes) -> Result<(), CommandFail
     let _ = setsid();
     let (orders, mut ready) = pipes.of_daemon().map_err(Error::from)?;
     let plan = MountPlan {
+        args,
         path,
         makes_mountpoint: true,
         replace_stale: false,
@@ -175,7 +176,7 @@ fn serve(args: &ServedArgs, path: &Path, pipes: Pipes) -> Result<(), CommandFail
     };
     // if the other process has ended this fails, and ends the mount
     let tell = move || Ok(ready.write_all(READY).map_err(Error::from)?);
-    mount::mount(args, plan, tell).map_err(|failure| {
+    mount::mount(plan, tell).map_err(|failure| {
         if failure.is(ExitCode::Mountpoint) {
             let message = format!("{}; run makes it in TMPDIR", failure.message);
             CommandFailure::new(ExitCode::Mountpoint, message)

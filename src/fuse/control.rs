@@ -104,16 +104,21 @@ fn detach() -> std::io::Result<()> {
     rustix::process::setsid()?;
     // if it waits for the daemon, it ends with this process, or with the mount
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    close_on_exec(3, u32::MAX);
+    Ok(())
+}
+
+/// Closes these descriptors when this process runs another program. An empty range does nothing.
+pub fn close_on_exec(first: u32, last: u32) {
     // SAFETY: the call takes numbers alone and sets a flag on descriptors; none is closed here.
     unsafe {
         libc::syscall(
             libc::SYS_close_range,
-            3,
-            libc::c_uint::MAX,
+            first,
+            last,
             libc::CLOSE_RANGE_CLOEXEC,
         )
     };
-    Ok(())
 }
 
 /// Reads the file for which [`read_control`] has started this process, and prints it. Returns
