@@ -51,7 +51,7 @@ use cache_options::{MemoryArgs, ReadArgs};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
-use failure::{CommandFailure, ExitCode, wants_json};
+use failure::{CommandFailure, CommandResult, ExitCode, wants_json};
 use location::{Reading, StoreArgs, StoreLocation, StoreRequest, WriteArgs};
 use start_directory::absolute;
 use std::ffi::OsString;
@@ -241,7 +241,7 @@ pub fn main(inherited: Inherited) -> process::ExitCode {
 }
 
 /// Runs the verb that a command line names; its first word is the program.
-fn run(words: &[OsString]) -> Result<(), CommandFailure> {
+fn run(words: &[OsString]) -> CommandResult {
     let verb = match Cli::try_parse_from(words) {
         Ok(cli) => cli.verb,
         Err(e) if e.use_stderr() => {
@@ -289,7 +289,7 @@ fn warn_unlisted(hierarchy: &Hierarchy, location: &StoreLocation) {
 }
 
 /// Checks that all groups and arrays of a store are known, for a verb that copies them.
-fn check_listed(hierarchy: &Hierarchy, location: &StoreLocation) -> Result<(), CommandFailure> {
+fn check_listed(hierarchy: &Hierarchy, location: &StoreLocation) -> CommandResult {
     if hierarchy.lists_nodes() {
         return Ok(());
     }

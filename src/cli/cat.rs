@@ -3,7 +3,7 @@
 
 use super::flat::{self, Flat};
 use super::header::{HeaderSource, before_values, parse_box};
-use super::{CommandFailure, ReadArgs, StoreArgs, StoreLocation, StoreRequest, size, stdio};
+use super::{CommandResult, ReadArgs, StoreArgs, StoreLocation, StoreRequest, size, stdio};
 use crate::array::hierarchy::FillMeaning;
 use crate::export::Format;
 use crate::fs::Fs;
@@ -60,7 +60,7 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 }
 
 /// Runs the verb.
-pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &CatArgs) -> CommandResult {
     let stats = Arc::new(Stats::default());
     // an array's directory is a store of one array
     let hierarchy = StoreRequest::reading(&args.path, &args.store_args, &stats).hierarchy()?;

@@ -3,7 +3,8 @@
 
 use super::progress::{ProgressLine, bar};
 use super::{
-    CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, StoreRequest, size, stdio,
+    CommandFailure, CommandResult, MemoryArgs, Reading, StoreArgs, StoreLocation, StoreRequest,
+    size, stdio,
 };
 use crate::check::{CheckOptions, Event, Finding, Severity, Summary, check};
 use clap::Args;
@@ -53,7 +54,7 @@ struct Report<'a> {
 }
 
 /// Runs the verb.
-pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &CheckArgs) -> CommandResult {
     let mut store_args = args.store_args.clone();
     store_args.usage.lists_unfinished = true;
     store_args.usage.reading = Reading::WholeOnce;
@@ -62,9 +63,8 @@ pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // the second signal ends the process
-        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())
-            .map_err(Error::from)?;
-        signal_hook::flag::register(signal, stop.clone()).map_err(Error::from)?;
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
     }
     let mut report = Report::new(args, &stop);
     report.begin();
@@ -168,7 +168,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn end(mut self, summary: &Summary) -> Result<(), CommandFailure> {
+    fn end(mut self, summary: &Summary) -> CommandResult {
         if let Some(progress) = &mut self.progress {
             progress.end();
         }

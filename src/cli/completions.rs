@@ -1,7 +1,7 @@
 //! `zarrfs completions`: prints completions of the command line for a shell.
 
 use super::header_options::formats;
-use super::{Cli, CommandFailure, print};
+use super::{Cli, CommandResult, print};
 use crate::export::{Format, GroupFormat};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Args, Command, CommandFactory, ValueHint};
@@ -25,7 +25,7 @@ pub struct CompletionsArgs {
 const BASH_MOUNTPOINTS: &str = include_str!("complete_mountpoints.bash");
 
 /// Runs the verb.
-pub fn run(args: &CompletionsArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &CompletionsArgs) -> CommandResult {
     let mut command = with_values(Cli::command());
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, "zarrfs", &mut text);

@@ -12,7 +12,9 @@ use super::remote::RemoteArgs;
 use super::unfinished::{
     UnfinishedOutput, hidden_directory, remove_directory, rename_to_free_name, sync_directory,
 };
-use super::{CommandFailure, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs};
+use super::{
+    CommandFailure, CommandResult, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs,
+};
 use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile, StoredNode};
 use clap::Args;
 use document::NewDocument;
@@ -20,7 +22,7 @@ use place::NewPlace;
 use raw::Raw;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zarrfs_base::error::Error;
+use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_base::json::{self, Value};
 use zarrfs_format::data_type::DataType;
 use zarrfs_format::dtype::DType;
@@ -167,7 +169,7 @@ fn attributes(text: &str) -> Result<Value, String> {
 }
 
 /// Runs the verb.
-pub fn run(args: &CreateArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &CreateArgs) -> CommandResult {
     args.memory.set_bound();
     let asked = match args.zarr_format.as_deref() {
         Some("3") => Some(DocumentFormat::V3),
@@ -223,7 +225,7 @@ fn create_in_directory(
     key: &Key,
     document: &NewDocument,
     raw: Option<Raw>,
-) -> Result<(), CommandFailure> {
+) -> CommandResult {
     let hierarchy = if store.exists() {
         let path = StoreLocation::Path(store.to_path_buf());
         let opened = open(&path, &args.store_args(), &args.writing)?;
@@ -260,7 +262,7 @@ fn create_in_directory(
     let removed = hidden.clone();
     let unfinished = UnfinishedOutput::new(move || remove_directory(&removed))?;
     let staged = new.join(store.strip_prefix(&made).unwrap_or(Path::new("")));
-    std::fs::create_dir_all(&staged).map_err(Error::from)?;
+    std::fs::create_dir_all(&staged)?;
     // no other program sees these chunks before the array gets its name, so that no locks are
     // needed
     let writing = WriteArgs {
@@ -304,7 +306,7 @@ fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
                 .map(|entry| Ok(entry?.file_name()))
                 .collect::<std::io::Result<Vec<_>>>()
         })
-        .map_err(|e| Error::from(e).context(store.display()))?;
+        .context(store.display())?;
     names.sort_unstable_by_key(|name| name == ZARRAY || name == ZARR_JSON);
     for (n, name) in names.iter().enumerate() {
         if let Err(e) = rename_to_free_name(&new.join(name), &store.join(name)) {
@@ -359,7 +361,7 @@ fn create_on_server(
     key: &Key,
     document: &NewDocument,
     raw: Option<Raw>,
-) -> Result<(), CommandFailure> {
+) -> CommandResult {
     let hierarchy = hierarchy_of(store);
     let first = first_missing(&hierarchy, key).map_err(|e| args.failed(e))?;
     let root = Key::root();
@@ -464,7 +466,7 @@ fn open(
     store: &StoreLocation,
     args: &StoreArgs,
     writing: &WriteArgs,
-) -> Result<Arc<dyn Store>, CommandFailure> {
+) -> CommandResult<Arc<dyn Store>> {
     let stats = Arc::default();
     let request = StoreRequest::reading(store, args, &stats);
     request.for_writing(writing).open()
@@ -475,7 +477,7 @@ fn stored_format(
     hierarchy: &Hierarchy,
     key: &Key,
     args: &CreateArgs,
-) -> Result<Option<DocumentFormat>, CommandFailure> {
+) -> CommandResult<Option<DocumentFormat>> {
     let mut above = key.clone();
     loop {
         for (name, format) in [

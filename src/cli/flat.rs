@@ -1,12 +1,13 @@
 //! The flat bytes of one array, opened without FUSE, for `cat` and `put`.
 
-use super::{CommandFailure, StoreLocation};
+use super::{CommandFailure, CommandResult, StoreLocation};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
 use crate::fs::tree::{FLAT, ROOT_INODE, Tree};
 use crate::fs::{Fs, Options};
 use std::sync::Arc;
+use zarrfs_base::error::ErrorContext;
 use zarrfs_base::stats::Stats;
 use zarrfs_store::Key;
 
@@ -28,7 +29,7 @@ pub fn open(
     cache: Cache,
     stats: Arc<Stats>,
     options: Options,
-) -> Result<Flat, CommandFailure> {
+) -> CommandResult<Flat> {
     let shown = location;
     let cache = Arc::new(cache);
     let for_writing = !options.read_only;
@@ -42,7 +43,7 @@ pub fn open(
             )));
         }
     };
-    array.readable().map_err(|e| e.context(shown))?;
+    array.readable().context(shown)?;
     if array.metadata().has_objects() {
         let message = format!("{shown}: objects have no flat bytes; read the chunks in a mount");
         return Err(CommandFailure::not_zarr(message));
@@ -51,6 +52,6 @@ pub fn open(
     let opened = fs
         .lookup(ROOT_INODE, FLAT)
         .and_then(|flat| fs.open(flat.inode, for_writing, false));
-    let handle = opened.map_err(|e| e.context(shown))?.handle;
+    let handle = opened.context(shown)?.handle;
     Ok(Flat { fs, handle, array })
 }

@@ -3,8 +3,8 @@
 use super::map::{ChunkMap, MapArea, Style, legend};
 use super::time::utc;
 use super::{
-    CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, StoreRequest, list_of, print,
-    size, warn_unlisted,
+    CommandFailure, CommandResult, MemoryArgs, Reading, StoreArgs, StoreLocation, StoreRequest,
+    list_of, print, size, warn_unlisted,
 };
 use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
 use crate::array::{Array, ArrayEntry};
@@ -99,7 +99,7 @@ struct StoredTotals {
 }
 
 /// Runs the verb.
-pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
+pub fn run(args: &InfoArgs) -> CommandResult {
     args.memory.set_bound();
     let mut store_args = args.store_args.clone();
     store_args.usage.reading = Reading::WholeOnce;

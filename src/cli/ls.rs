@@ -2,7 +2,8 @@
 
 use super::header_options::HeadersArgs;
 use super::{
-    CommandFailure, Reading, StoreArgs, StoreLocation, StoreRequest, stdio, time, warn_unlisted,
+    CommandFailure, CommandResult, Reading, StoreArgs, StoreLocation, StoreRequest, stdio, time,
+    warn_unlisted,
 };
 use crate::array::hierarchy::{MAX_NODES, Prefixes, WalkBounds, too_much};
 use crate::cache::Cache;
@@ -82,7 +83,7 @@ struct ListOutput<'a> {
 }
 
 /// Runs the verb.
-pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
+pub fn run(args: &LsArgs) -> CommandResult {
     let stats = Arc::new(Stats::default());
     let mut store_args = args.store_args.clone();
     store_args.usage.reading = if args.recursive {

@@ -1,7 +1,7 @@
 //! `zarrfs man`: manual pages, generated from the text of the help, with exit codes, files,
 //! environment and examples.
 
-use super::{Cli, CommandFailure, EXIT_CODES, print, stdio};
+use super::{Cli, CommandFailure, CommandResult, EXIT_CODES, print, stdio};
 use crate::check::FindingKind;
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
@@ -26,7 +26,7 @@ pub struct ManArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &ManArgs) -> CommandResult {
     // `help` needs no page: the page of a verb has the text of `zarrfs help VERB`
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
@@ -42,7 +42,7 @@ pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
             CommandFailure::wrong_use(format!("unknown verb: {verb}; zarrfs --help lists them"))
         })?
     };
-    let page = page(command, verb).map_err(Error::from)?;
+    let page = page(command, verb)?;
     if !stdio::is_terminal() {
         return print(page);
     }

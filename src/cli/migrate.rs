@@ -4,14 +4,15 @@
 use super::progress::ProgressLine;
 use super::unfinished::StagedOutput;
 use super::{
-    CommandFailure, StoreArgs, StoreLocation, StoreRequest, check_listed, location, print,
+    CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest, check_listed, location,
+    print,
 };
 use crate::array::hierarchy::{ShardShape, UseConsolidated};
 use clap::Args;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use zarrfs_base::error::Error;
+use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_base::json::{self, json};
 use zarrfs_store::{DirectoryStore, Key};
 
@@ -56,7 +57,7 @@ fn shard_shape(text: &str) -> Result<ShardShape, String> {
 }
 
 /// Runs the verb.
-pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &MigrateArgs) -> CommandResult {
     if let (Some(shape), Some(new)) = (&args.shards, &args.new) {
         return copy_in_shards(args, shape, new);
     }
@@ -69,11 +70,8 @@ pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
         Some(3) => hierarchy.migrate_to_v3(),
         _ => hierarchy.migrate(),
     }
-    .map_err(|e| e.context(shown))?;
-    let found = if hierarchy
-        .is_v3(&Key::root())
-        .map_err(|e| e.context(shown))?
-    {
+    .context(shown)?;
+    let found = if hierarchy.is_v3(&Key::root()).context(shown)? {
         3
     } else {
         2
@@ -96,11 +94,7 @@ pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
 }
 
 /// Copies the store to the new one, with chunks in shards.
-fn copy_in_shards(
-    args: &MigrateArgs,
-    shape: &ShardShape,
-    new: &StoreLocation,
-) -> Result<(), CommandFailure> {
+fn copy_in_shards(args: &MigrateArgs, shape: &ShardShape, new: &StoreLocation) -> CommandResult {
     let shown = &args.store;
     if args.zarr_format == Some(2) {
         let why = "--to 2: Zarr v2 has no shards; leave it out, or use --to 3";
@@ -120,13 +114,12 @@ fn copy_in_shards(
     check_listed(&hierarchy, shown)?;
     let staged = StagedOutput::new(&target)?;
     let made = staged.path("new");
-    std::fs::create_dir(&made).map_err(Error::from)?;
+    std::fs::create_dir(&made)?;
     let scratch = File::options()
         .read(true)
         .write(true)
         .create_new(true)
-        .open(staged.path("chunks"))
-        .map_err(Error::from)?;
+        .open(staged.path("chunks"))?;
     // no program sees the values before the store is synced as a whole
     let store = Arc::new(DirectoryStore::open(&made)?.without_fsync());
     let mut progress = ProgressLine::start(None);

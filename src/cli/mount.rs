@@ -17,8 +17,8 @@ use super::logger::LogArgs;
 use super::sandbox::SandboxArgs;
 use super::systemd::ServiceManager;
 use super::{
-    ACCESS, CACHING, CommandFailure, DIAGNOSTICS, ReadArgs, StoreArgs, StoreLocation, WRITING,
-    WriteArgs, duration, location, mount_options, mountpoint, size, stdio,
+    ACCESS, CACHING, CommandFailure, CommandResult, DIAGNOSTICS, ReadArgs, StoreArgs,
+    StoreLocation, WRITING, WriteArgs, duration, location, mount_options, mountpoint, size, stdio,
 };
 use crate::fuse::inherited_descriptor;
 use clap::{Args, FromArgMatches};
@@ -176,7 +176,7 @@ fn parse_umask(text: &str) -> Result<u16, String> {
 impl MountArgs {
     /// Returns the arguments with those of `-o` added, and all options as in fstab. `words` are the
     /// program and its arguments.
-    fn with_options(self, words: &[OsString]) -> Result<(Self, String), CommandFailure> {
+    fn with_options(self, words: &[OsString]) -> CommandResult<(Self, String)> {
         let command = MountArgs::augment_args(clap::Command::new("mount"));
         let expanded = mount_options::expand(&self.options, self.sloppy, &command)?;
         let (verb, own) = words.split_at(words.len().min(2));
@@ -189,7 +189,7 @@ impl MountArgs {
 }
 
 /// Runs the verb; `words` are the program and its arguments.
-pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
+pub fn run(args: MountArgs, words: &[OsString]) -> CommandResult {
     let (args, options) = args.with_options(words)?;
     let path = match &args.mountpoint {
         Some(path) => path.clone(),
@@ -240,9 +240,6 @@ pub fn run(args: MountArgs, words: &[OsString]) -> Result<(), CommandFailure> {
 }
 
 /// Mounts, calls `ready`, and serves the mount until it ends.
-pub fn mount(
-    plan: MountPlan,
-    ready: impl FnOnce() -> Result<(), CommandFailure>,
-) -> Result<(), CommandFailure> {
+pub fn mount(plan: MountPlan, ready: impl FnOnce() -> CommandResult) -> CommandResult {
     ServingMount::start(OpenedMount::new(plan)?)?.wait(ready)
 }

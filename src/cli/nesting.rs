@@ -6,7 +6,7 @@
 //! it. Names say nothing, because of links and bind mounts: directories are compared by device and
 //! inode before the mount, and by the mount table after it.
 
-use super::{CommandFailure, ExitCode};
+use super::{CommandFailure, CommandResult, ExitCode};
 use crate::fuse::{Mountpoint, follow, mounts_at};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ impl MountSite {
     }
 
     /// Returns the site of a mount that is not served yet, and must not be entered.
-    pub fn of(mount: &Mountpoint) -> Result<Self, CommandFailure> {
+    pub fn of(mount: &Mountpoint) -> CommandResult<Self> {
         let places = mount.places()?;
         let above = places
             .iter()
@@ -111,7 +111,7 @@ impl MountSite {
 
 /// Checks that no path of the daemon leads through its mount, and that no directory that it lists
 /// holds it.
-pub fn check(own: &[OwnPath], site: &MountSite) -> Result<(), CommandFailure> {
+pub fn check(own: &[OwnPath], site: &MountSite) -> CommandResult {
     let shown = site.path.display();
     for OwnPath { what, path, kind } in own {
         // what does not exist leads nowhere

@@ -2,8 +2,8 @@
 //! commits them to the store, or discards them. Also opens the store of such a mount.
 
 use super::{
-    CommandFailure, StoreArgs, StoreLocation, StoreRequest, WriteArgs, absolute, location, print,
-    stdio,
+    CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest, WriteArgs, absolute,
+    location, print, stdio,
 };
 use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode, UseConsolidated};
 use clap::{Args, Subcommand};
@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Kind, Result as ErrorResult};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result as ErrorResult};
 use zarrfs_base::json::{self, Value, json};
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
@@ -110,7 +110,7 @@ struct BelowArgs {
 
 /// Opens a store with the overlay in a directory, for a mount. A read-only mount creates no
 /// overlay.
-pub fn open(request: StoreRequest, directory: &Path) -> Result<Hierarchy, CommandFailure> {
+pub fn open(request: StoreRequest, directory: &Path) -> CommandResult<Hierarchy> {
     location::check_not_mounted(directory)?;
     let path = absolute(directory);
     match request.location.absolute() {
@@ -167,7 +167,7 @@ fn failed(e: Error) -> CommandFailure {
 }
 
 /// Runs the verb.
-pub fn run(args: &OverlayArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &OverlayArgs) -> CommandResult {
     match &args.action {
         OverlayAction::Diff(args) => diff(args),
         OverlayAction::Commit(args) => commit(args),
@@ -175,7 +175,7 @@ pub fn run(args: &OverlayArgs) -> Result<(), CommandFailure> {
     }
 }
 
-fn open_directory(path: &Path, locks: bool) -> Result<OverlayDirectory, CommandFailure> {
+fn open_directory(path: &Path, locks: bool) -> CommandResult<OverlayDirectory> {
     location::check_answers(path)?;
     OverlayDirectory::open(&absolute(path), locks).map_err(|e| match e.errno() {
         libc::ENOENT | libc::ENOTDIR => {
@@ -193,7 +193,7 @@ impl BelowArgs {
     }
 
     /// Opens the store below for reading.
-    fn open(&self, location: &StoreLocation) -> Result<Arc<dyn Store>, CommandFailure> {
+    fn open(&self, location: &StoreLocation) -> CommandResult<Arc<dyn Store>> {
         let stats = Arc::default();
         let request = StoreRequest::reading(location, &self.store_args, &stats);
         let store = request.open_layers()?;
@@ -246,7 +246,7 @@ impl NodeChanges {
     }
 }
 
-fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
+fn diff(args: &DiffArgs) -> CommandResult {
     let directory = open_directory(&args.directory, false)?;
     let location = args.below.location(&directory);
     let lower = args.below.open(&location)?;
@@ -281,7 +281,7 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
         }
         Ok(())
     })
-    .map_err(|e| e.context(args.directory.display()))?;
+    .context(args.directory.display())?;
     let nodes = counter.nodes.iter();
     if args.json {
         let nodes: Vec<Value> = nodes.map(|(node, changes)| changes.json(node)).collect();
@@ -384,7 +384,7 @@ fn is_same_document(_: &Key, a: &[u8], b: &[u8]) -> bool {
     json::parse_object(a).is_ok_and(|a| json::parse_object(b).is_ok_and(|b| a == b))
 }
 
-fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
+fn commit(args: &CommitArgs) -> CommandResult {
     let directory = open_directory(&args.directory, true)?;
     let below = args.below.location(&directory);
     let location = args.store.as_ref().unwrap_or(&below);
@@ -402,7 +402,7 @@ fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
     };
     let stores: [&dyn Store; 3] = [&upper, lower.as_ref(), target.as_ref()];
     let report = Committer::new(stores, &rank, &is_same_document, &mut on_conflict).run();
-    let report = report.map_err(|e| e.context(location))?;
+    let report = report.context(location)?;
     let committed = report.committed;
     let committed = if args.json {
         json::write(
@@ -424,10 +424,7 @@ fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
 }
 
 /// Opens the store that gets the changes.
-fn open_target(
-    location: &StoreLocation,
-    args: &StoreArgs,
-) -> Result<Arc<dyn Store>, CommandFailure> {
+fn open_target(location: &StoreLocation, args: &StoreArgs) -> CommandResult<Arc<dyn Store>> {
     if *location == StoreLocation::Memory {
         return Err(CommandFailure::wrong_use(
             "memory: its content ends with the command; name another store",
@@ -449,7 +446,7 @@ fn open_target(
     Ok(target)
 }
 
-fn discard(args: &DiscardArgs) -> Result<(), CommandFailure> {
+fn discard(args: &DiscardArgs) -> CommandResult {
     let shown = args.directory.display();
     let directory = open_directory(&args.directory, true)?;
     let upper = directory.values()?;
@@ -467,7 +464,7 @@ fn discard(args: &DiscardArgs) -> Result<(), CommandFailure> {
     }
     let mut dropped = 0;
     for key in &keys {
-        let found = OverlayStore::discard_changes(&upper, key).map_err(|e| e.context(key))?;
+        let found = OverlayStore::discard_changes(&upper, key).context(key)?;
         if found == 0 {
             return Err(CommandFailure::not_found(format!(
                 "{key}: not changed in {shown}"

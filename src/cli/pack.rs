@@ -2,14 +2,14 @@
 
 use super::progress::ProgressLine;
 use super::unfinished::StagedOutput;
-use super::{CommandFailure, StoreArgs, StoreLocation, StoreRequest};
+use super::{CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest};
 use super::{check_listed, location, overlay, print, size};
 use crate::array::hierarchy::Hierarchy;
 use clap::Args;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{self, json};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
@@ -41,14 +41,14 @@ pub struct PackArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &PackArgs) -> std::result::Result<(), CommandFailure> {
+pub fn run(args: &PackArgs) -> CommandResult {
     let shown = args.archive.display();
-    let target = std::path::absolute(&args.archive).map_err(Error::from)?;
+    let target = std::path::absolute(&args.archive)?;
     check_target(args, &target)?;
     memory::set_cache_bound(MEMORY);
     let hierarchy = open(args)?;
     let version = if location::is_ome_archive_name(&shown.to_string()) {
-        let version = ome_version(&hierarchy).map_err(|e| e.context(&args.store))?;
+        let version = ome_version(&hierarchy).context(&args.store)?;
         Some(version)
     } else {
         None
@@ -56,26 +56,25 @@ pub fn run(args: &PackArgs) -> std::result::Result<(), CommandFailure> {
     check_listed(&hierarchy, &args.store)?;
     let staged = StagedOutput::new(&target)?;
     let new = staged.path("new.zip");
-    let mut copy = ArchiveCopy::new(&hierarchy, &new, &staged.path("records"))
-        .map_err(|e| e.context(&shown))?;
+    let mut copy = ArchiveCopy::new(&hierarchy, &new, &staged.path("records")).context(&shown)?;
     let packed = hierarchy
         .visit_values(&mut |key| copy.push(key))
         .and_then(|()| copy.write_pending());
     copy.progress.end();
-    packed.map_err(|e| e.context(&args.store))?;
+    packed.context(&args.store)?;
     CommandFailure::check_left_out(&hierarchy, &args.store)?;
     let comment = version.map(|version| copy.comment(&version));
     let count = copy.writer.count();
     let finished = copy.writer.finish(&comment.unwrap_or_default());
-    finished.map_err(|e| e.context(&shown))?;
-    let bytes = std::fs::metadata(&new).map_err(Error::from)?.len();
+    finished.context(&shown)?;
+    let bytes = std::fs::metadata(&new)?.len();
     staged.finish(&new, args.force)?;
     let [count, bytes] = [size::count(count), size::show(bytes)];
     print(format!("{shown}: {count} values, {bytes}\n"))
 }
 
 /// Opens the store with its overlay, if there is one.
-fn open(args: &PackArgs) -> std::result::Result<Hierarchy, CommandFailure> {
+fn open(args: &PackArgs) -> CommandResult<Hierarchy> {
     let stats = Arc::new(Stats::default());
     let Some(directory) = &args.overlay else {
         return StoreRequest::reading(&args.store, &args.store_args, &stats).hierarchy();
@@ -89,7 +88,7 @@ fn open(args: &PackArgs) -> std::result::Result<Hierarchy, CommandFailure> {
 }
 
 /// Checks the name of the archive before anything is read.
-fn check_target(args: &PackArgs, target: &Path) -> std::result::Result<(), CommandFailure> {
+fn check_target(args: &PackArgs, target: &Path) -> CommandResult {
     let shown = args.archive.display();
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let why = if !location::is_archive_name(&name) {

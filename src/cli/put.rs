@@ -5,7 +5,8 @@ use super::cache_options::spill_directory;
 use super::flat::{self, Flat};
 use super::progress::ProgressLine;
 use super::{
-    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs, size, stdio,
+    CommandFailure, CommandResult, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs,
+    size, stdio,
 };
 use crate::cache::SpillOptions;
 use crate::fs::Options;
@@ -13,7 +14,7 @@ use clap::Args;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
 use std::sync::Arc;
-use zarrfs_base::error::Error;
+use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_base::stats::Stats;
 
 /// Number of bytes read and written at a time.
@@ -42,7 +43,7 @@ pub struct PutArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &PutArgs) -> CommandResult {
     let shown = &args.path;
     let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;
     let from = args.offset;
@@ -61,7 +62,7 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     let stored = flat.fs.change().fsync(flat.handle);
     progress.end();
     let more = copied.and_then(|copied| stored.map(|()| copied.more));
-    let has_more = more.map_err(|e| e.context(shown))?;
+    let has_more = more.context(shown)?;
     if has_more {
         return Err(CommandFailure::failed(format!(
             "{shown}: the input goes on beyond the array's end; its first {room} bytes were written"
@@ -76,7 +77,7 @@ pub fn open(
     memory: &MemoryArgs,
     writing: &WriteArgs,
     store_args: &StoreArgs,
-) -> Result<Flat, CommandFailure> {
+) -> CommandResult<Flat> {
     let stats = Arc::new(Stats::default());
     let request = StoreRequest::reading(path, store_args, &stats).for_writing(writing);
     let hierarchy = request.hierarchy()?;

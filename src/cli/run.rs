@@ -10,7 +10,7 @@
 //! [`orders`]: super::mount::MountPlan::orders
 
 use super::mount::{self, MountPlan, READY, ServedArgs};
-use super::{CommandFailure, ExitCode, absolute};
+use super::{CommandFailure, CommandResult, ExitCode, absolute};
 use crate::fuse::{UnmountMode, enter_own_namespace, kill_namespace, unmount_path};
 use clap::{Args, ValueHint};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -74,7 +74,7 @@ pub struct RunArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &RunArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &RunArgs) -> CommandResult {
     if let Some(word) = args.unexpected.first() {
         let why = "run makes the mountpoint, and takes the command after --";
         return Err(CommandFailure::wrong_use(format!(
@@ -89,7 +89,7 @@ pub fn run(args: &RunArgs) -> Result<(), CommandFailure> {
     }
     let path = new_mountpoint();
     enter_own_namespace().map_err(|why| CommandFailure::new(ExitCode::NoFuse, why))?;
-    let pipes = Pipes::new().map_err(Error::from)?;
+    let pipes = Pipes::new()?;
     // SAFETY: this process has one thread, so the child may do whatever this process may.
     match unsafe { libc::fork() } {
         -1 => Err(Error::from(last_error())
@@ -98,8 +98,8 @@ pub fn run(args: &RunArgs) -> Result<(), CommandFailure> {
         0 => serve(&args.served, &path, pipes),
         child => {
             // without a supervisor the pipes close, which ends the daemon
-            let supervisor = Supervisor::new(child, pipes).map_err(Error::from)?;
-            let watcher = Watcher::start(supervisor.daemon.pid).map_err(Error::from)?;
+            let supervisor = Supervisor::new(child, pipes)?;
+            let watcher = Watcher::start(supervisor.daemon.pid)?;
             let code = supervisor.run(args, &path);
             watcher.dismiss();
             // a daemon that was killed has left its mount and mountpoint
@@ -160,10 +160,10 @@ fn close_all() {
 }
 
 /// Serves the mount at `path` until orders end it.
-fn serve(args: &ServedArgs, path: &Path, pipes: Pipes) -> Result<(), CommandFailure> {
+fn serve(args: &ServedArgs, path: &Path, pipes: Pipes) -> CommandResult {
     // signals of the terminal are for the command
     let _ = setsid();
-    let (orders, mut ready) = pipes.of_daemon().map_err(Error::from)?;
+    let (orders, mut ready) = pipes.of_daemon()?;
     let plan = MountPlan {
         args,
         path,
@@ -175,7 +175,7 @@ fn serve(args: &ServedArgs, path: &Path, pipes: Pipes) -> Result<(), CommandFail
         orders: Some(orders),
     };
     // if the other process has ended this fails, and ends the mount
-    let tell = move || Ok(ready.write_all(READY).map_err(Error::from)?);
+    let tell = move || Ok(ready.write_all(READY)?);
     mount::mount(plan, tell).map_err(|failure| {
         if failure.is(ExitCode::Mountpoint) {
             let message = format!("{}; run makes it in TMPDIR", failure.message);
@@ -187,11 +187,7 @@ fn serve(args: &ServedArgs, path: &Path, pipes: Pipes) -> Result<(), CommandFail
 }
 
 /// Starts the command in the caller's place, with the signals blocked that the caller has blocked.
-fn start(
-    args: &RunArgs,
-    path: &Path,
-    blocked: libc::sigset_t,
-) -> Result<ChildProcess, CommandFailure> {
+fn start(args: &RunArgs, path: &Path, blocked: libc::sigset_t) -> CommandResult<ChildProcess> {
     let words: Vec<OsString> = args
         .command
         .iter()
@@ -384,7 +380,7 @@ impl Supervisor {
     }
 
     /// Runs the command once the mount answers. Returns the exit code.
-    fn run(mut self, args: &RunArgs, path: &Path) -> Result<u8, CommandFailure> {
+    fn run(mut self, args: &RunArgs, path: &Path) -> CommandResult<u8> {
         if let Some(code) = self.wait_for_mount() {
             return Ok(code);
         }

@@ -2,7 +2,7 @@
 //! must not know how the kernel is asked.
 
 use super::logger;
-use super::{CommandFailure, DIAGNOSTICS, StoreLocation, absolute, words};
+use super::{CommandFailure, CommandResult, DIAGNOSTICS, StoreLocation, absolute, words};
 use crate::fuse::{GuardCalls, Mountpoint};
 use clap::Args;
 use std::ffi::OsString;
@@ -79,7 +79,7 @@ impl SandboxArgs {
     /// # Errors
     ///
     /// Fails if it is required, and the kernel lacks a part of it.
-    pub fn prepare(&self, needs: &MountNeeds) -> std::result::Result<Sandbox, CommandFailure> {
+    pub fn prepare(&self, needs: &MountNeeds) -> CommandResult<Sandbox> {
         let support = SandboxSupport::of_kernel();
         let program = needs.runs_programs();
         match (self.sandbox, program.or(support.lack())) {

@@ -3,7 +3,7 @@
 
 mod list;
 
-use super::{CommandFailure, ExitCode, duration, size, stdio};
+use super::{CommandFailure, CommandResult, ExitCode, duration, size, stdio};
 use crate::fs::tree::METRICS;
 use crate::fuse::{MountEntry, PATIENCE, STATISTICS, mount_of, read_control};
 use clap::Args;
@@ -67,7 +67,7 @@ impl Sample {
 }
 
 /// Runs the verb.
-pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &StatsArgs) -> CommandResult {
     let Some(path) = &args.mountpoint else {
         return list::run(args.json);
     };
@@ -118,16 +118,11 @@ fn no_such_path(path: &Path) -> CommandFailure {
 
 /// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the
 /// mount open.
-fn watch(
-    first: Sample,
-    mount: &MountEntry,
-    pause: Duration,
-    as_json: bool,
-) -> Result<(), CommandFailure> {
-    let (interrupted, signal) = UnixStream::pair().map_err(Error::from)?;
+fn watch(first: Sample, mount: &MountEntry, pause: Duration, as_json: bool) -> CommandResult {
+    let (interrupted, signal) = UnixStream::pair()?;
     for number in [SIGINT, SIGTERM] {
-        let signal = signal.try_clone().map_err(Error::from)?;
-        signal_hook::low_level::pipe::register(number, signal).map_err(Error::from)?;
+        let signal = signal.try_clone()?;
+        signal_hook::low_level::pipe::register(number, signal)?;
     }
     let pause = Timespec {
         tv_sec: pause.as_secs() as i64,

@@ -1,6 +1,6 @@
 //! `zarrfs umount`: unmounts, and waits until the daemon has ended.
 
-use super::CommandFailure;
+use super::{CommandFailure, CommandResult};
 use crate::fs::tree::SYNC;
 use crate::fuse::{
     MountEntry, PATIENCE, STATISTICS, UnmountMode, mount_of, read_control, unmount_path,
@@ -38,7 +38,7 @@ pub struct UmountArgs {
 }
 
 /// Runs the verb. Unmounts every mountpoint, also after one has failed.
-pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &UmountArgs) -> CommandResult {
     let mode = match (args.force, args.lazy) {
         (true, _) => UnmountMode::Forced,
         (false, true) => UnmountMode::Lazy,
@@ -54,7 +54,7 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
     result
 }
 
-fn unmount(path: &Path, mode: UnmountMode) -> Result<(), CommandFailure> {
+fn unmount(path: &Path, mode: UnmountMode) -> CommandResult {
     let shown = path.display();
     // --lazy and --force are also for mounts that hang, and must not read from them
     let daemon = if mode == UnmountMode::Unused {

@@ -17,7 +17,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_base::signals::{ENDING, SIGNALED, is_ignored};
 
@@ -120,7 +120,7 @@ impl StagedOutput {
         self.unfinished.finish(|| {
             if replaces {
                 let renamed = std::fs::rename(made, &self.target);
-                renamed.map_err(|e| Error::from(e).context(self.target.display()))
+                renamed.context(self.target.display())
             } else {
                 rename_to_free_name(made, &self.target)
             }
@@ -167,7 +167,7 @@ pub fn rename_to_free_name(from: &Path, to: &Path) -> Result<()> {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(Error::system(libc::EEXIST)),
         renamed => renamed.map_err(Error::from),
     };
-    renamed.map_err(|e| e.context(to.display()))
+    renamed.context(to.display())
 }
 
 /// Syncs a directory, so that the names in it survive a power loss.

@@ -8,7 +8,7 @@ use super::CreateArgs;
 use crate::array::hierarchy::DocumentFormat;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::grid::Grid;
@@ -44,12 +44,9 @@ impl NewDocument {
             )));
         }
         let dtype = DType::parse(&args.dtype)?;
-        dtype
-            .check_storable(&args.dtype)
-            .map_err(|e| e.context("--dtype"))?;
+        dtype.check_storable(&args.dtype).context("--dtype")?;
         let filters = args.filters.clone().unwrap_or(Value::Null);
-        let fill =
-            fill_value(args.fill.as_deref(), &dtype, &filters).map_err(|e| e.context("--fill"))?;
+        let fill = fill_value(args.fill.as_deref(), &dtype, &filters).context("--fill")?;
         let mut fields = Map::new();
         fields.insert("chunks".into(), args.chunks.0.clone().into());
         fields.insert(

@@ -4,7 +4,7 @@
 use super::CreateArgs;
 use super::document::{NewDocument, fill_value};
 use crate::array::hierarchy::DocumentFormat;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{self, Map, Value, json};
 use zarrfs_format::data_type::{DataType, name_of};
 use zarrfs_format::dtype::DType;
@@ -37,10 +37,8 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
             "--filters: Zarr v3 has a list of codecs: give --codecs",
         ));
     }
-    let item = ItemType::of(&args.dtype).map_err(|e| e.context("--dtype"))?;
-    let fill = item
-        .fill_value(args.fill.as_deref())
-        .map_err(|e| e.context("--fill"))?;
+    let item = ItemType::of(&args.dtype).context("--dtype")?;
+    let fill = item.fill_value(args.fill.as_deref()).context("--fill")?;
     let codecs = match &args.codecs {
         Some(codecs) => codecs.clone(),
         None => item.codecs(args)?,
@@ -173,8 +171,7 @@ impl ItemType {
         });
         if let Some(compressor) = &args.compressor.0 {
             codecs.push(
-                compressor_codec(compressor, self.parsed.dtype.size())
-                    .map_err(|e| e.context("--compressor"))?,
+                compressor_codec(compressor, self.parsed.dtype.size()).context("--compressor")?,
             );
         }
         Ok(Value::Array(codecs))

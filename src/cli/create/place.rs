@@ -2,13 +2,13 @@
 
 use super::{CreateArgs, open};
 use crate::array::hierarchy::REMOVED;
-use crate::cli::{CommandFailure, StoreLocation, location};
+use crate::cli::{CommandFailure, CommandResult, StoreLocation, location};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zarrfs_base::error::Error;
+use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use zarrfs_store::{Key, LevelCache, Readable, Store};
 
@@ -69,7 +69,7 @@ fn depth_of_store(mut names: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<
 }
 
 /// Returns the store of the array, and the array's key there.
-pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
+pub fn of(args: &CreateArgs) -> CommandResult<(NewPlace, Key)> {
     match &args.path {
         StoreLocation::Path(path) => {
             place_of_path(path).map(|(store, key)| (NewPlace::Directory(store), key))
@@ -83,7 +83,7 @@ pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
 
 /// Returns the place of an array in a remote store. Without a group above the array, the store is
 /// the first name that ends with .zarr, or else the name above the array.
-fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
+fn place_of_url(url: &str, args: &CreateArgs) -> CommandResult<(NewPlace, Key)> {
     location::check_url(url)?;
     if location::leads_into_archive(url) {
         return Err(archive(&args.path));
@@ -99,9 +99,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
     let server = StoreLocation::Url(parts.up_to(0));
     let store = open(&server, &args.store_args(), &args.writing)?;
     let store = LevelCache::new(store);
-    store
-        .check_writable(&Key::root())
-        .map_err(|e| e.context(&args.path))?;
+    store.check_writable(&Key::root()).context(&args.path)?;
     let nearest = level_of_store(keys.len(), &|level, name| {
         // a key that can't be read is above the store
         matches!(store.stat(&keys[level].join(name)), Ok(Some(_)))
@@ -124,7 +122,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
 /// Returns the place of an array in a directory. Without a group above the array, the store is the
 /// first directory whose name ends with .zarr, or else the first that is missing: a directory
 /// without documents, empty or not, is no store unless its name says so.
-fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
+fn place_of_path(path: &Path) -> CommandResult<(PathBuf, Key)> {
     let shown = path.display();
     location::check_not_mounted(path)?;
     let (existing, missing) = existing(path)?;
@@ -156,8 +154,8 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
 }
 
 /// Returns the longest existing part of `path`, with links resolved, and the names that follow.
-fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), CommandFailure> {
-    let whole = std::path::absolute(path).map_err(|e| Error::from(e).context(path.display()))?;
+fn existing(path: &Path) -> CommandResult<(PathBuf, Vec<OsString>)> {
+    let whole = std::path::absolute(path).context(path.display())?;
     let mut missing = Vec::new();
     for above in whole.ancestors() {
         match std::fs::canonicalize(above) {

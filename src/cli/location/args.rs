@@ -8,7 +8,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use zarrfs_base::error::Error;
+use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_base::spill_file::SpillSpace;
 use zarrfs_format::metadata::V1Order;
 use zarrfs_store::{DirectoryStore, IceRef, LockFiles};
@@ -138,7 +138,7 @@ impl WriteArgs {
         }
         if let Some(directory) = &self.synchronizer {
             let locks = LockFiles::open(directory, self.lock_timeout);
-            store = store.with_locks(locks.map_err(|e| e.context("--synchronizer"))?);
+            store = store.with_locks(locks.context("--synchronizer")?);
         }
         Ok(store)
     }

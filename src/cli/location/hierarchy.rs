@@ -5,7 +5,7 @@ use super::parse::leads_into_archive;
 use super::probe::check_holds_stores;
 use super::{LEVELS_ABOVE, Reading, StoreLocation, StoreRequest};
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, NestedStores};
-use crate::cli::failure::{CommandFailure, ExitCode};
+use crate::cli::failure::{CommandFailure, CommandResult, ExitCode};
 use crate::export::Format;
 use crate::fs::tree::FLAT;
 use std::path::Path;
@@ -15,7 +15,7 @@ use zarrfs_store::{Hint, Key, Store};
 
 impl StoreRequest<'_> {
     /// Opens the groups and arrays of the store, or of the stores in a directory.
-    pub fn hierarchy(self) -> Result<Hierarchy, CommandFailure> {
+    pub fn hierarchy(self) -> CommandResult<Hierarchy> {
         self.opened()
             .map_err(|failure| self.for_mounted_name(failure))
     }
@@ -39,7 +39,7 @@ impl StoreRequest<'_> {
         }
     }
 
-    fn opened(self) -> Result<Hierarchy, CommandFailure> {
+    fn opened(self) -> CommandResult<Hierarchy> {
         if !self.args.usage.holds_stores {
             return self.hierarchy_of(self.open_layers()?);
         }
@@ -50,7 +50,7 @@ impl StoreRequest<'_> {
     }
 
     /// Opens the store with all its layers.
-    pub fn open_layers(self) -> Result<Arc<dyn Store>, CommandFailure> {
+    pub fn open_layers(self) -> CommandResult<Arc<dyn Store>> {
         let store = self.open()?;
         if self.args.usage.reading == Reading::WholeOnce {
             store.hint(Hint::WholeStore);
@@ -66,7 +66,7 @@ impl StoreRequest<'_> {
     /// # Errors
     ///
     /// The store is not a Zarr store.
-    pub fn hierarchy_of(self, store: Arc<dyn Store>) -> Result<Hierarchy, CommandFailure> {
+    pub fn hierarchy_of(self, store: Arc<dyn Store>) -> CommandResult<Hierarchy> {
         let location = self.location;
         let hierarchy = Hierarchy::new(store, self.args.v1_order, self.stats.clone());
         hierarchy.check().map_err(|e| match e.kind() {

@@ -11,7 +11,7 @@ use super::targets::{no_files, target_roots};
 use super::{LEVELS_ABOVE, StoreRequest};
 use crate::array::hierarchy::{DOCUMENTS, OpenRepository};
 use crate::cli::cache_options::spill_directory;
-use crate::cli::{CommandFailure, ExitCode, absolute};
+use crate::cli::{CommandFailure, CommandResult, ExitCode, absolute};
 use std::path::Path;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Kind};
@@ -24,7 +24,7 @@ use zarrfs_store::{
 
 impl StoreRequest<'_> {
     /// Opens the store.
-    pub fn open(self) -> Result<Arc<dyn Store>, CommandFailure> {
+    pub fn open(self) -> CommandResult<Arc<dyn Store>> {
         self.location.check_answers()?;
         if !self.location.path().is_some_and(Path::is_dir)
             && self
@@ -54,7 +54,7 @@ impl StoreRequest<'_> {
         self.disk_cached(store)
     }
 
-    fn open_directory(self, path: &Path) -> Result<Arc<dyn Store>, CommandFailure> {
+    fn open_directory(self, path: &Path) -> CommandResult<Arc<dyn Store>> {
         self.check_no_reference()?;
         check_no_parquet(path)?;
         let is_written = self.writing.is_some() && !self.args.usage.is_read_only;
@@ -80,7 +80,7 @@ impl StoreRequest<'_> {
     }
 
     /// Opens the directory or the part of a server that holds a file or a repository.
-    fn open_folder(self, folder: &StoreLocation) -> Result<Arc<dyn Store>, CommandFailure> {
+    fn open_folder(self, folder: &StoreLocation) -> CommandResult<Arc<dyn Store>> {
         Ok(match folder {
             StoreLocation::Path(path) => {
                 Arc::new(DirectoryStore::open(path)?.replaceable(self.stats.clone()))
@@ -96,7 +96,7 @@ impl StoreRequest<'_> {
         folder: &StoreLocation,
         name: &str,
         inside: &str,
-    ) -> Result<Arc<dyn Store>, CommandFailure> {
+    ) -> CommandResult<Arc<dyn Store>> {
         let below = self.open_folder(folder)?;
         let is_marked = folder.path().is_some_and(|folder| marks(folder).is_some());
         let is_references = is_references_name(name)
@@ -124,7 +124,7 @@ impl StoreRequest<'_> {
     }
 
     /// Opens what a server has at a URL: a repository, or the values of a store.
-    fn open_served(self, url: &str) -> Result<Arc<dyn Store>, CommandFailure> {
+    fn open_served(self, url: &str) -> CommandResult<Arc<dyn Store>> {
         let store = Arc::new(self.open_server(url)?.with_documents(&DOCUMENTS));
         let parts = UrlParts::of(url);
         if let Some(repository) = self.repository_on_server(&parts, store.clone())? {
@@ -141,7 +141,7 @@ impl StoreRequest<'_> {
         self,
         parts: &UrlParts,
         store: Arc<dyn Store>,
-    ) -> Result<Option<Arc<dyn Store>>, CommandFailure> {
+    ) -> CommandResult<Option<Arc<dyn Store>>> {
         if self.args.usage.is_above {
             return Ok(None);
         }
@@ -190,7 +190,7 @@ impl StoreRequest<'_> {
         parts: &UrlParts,
         depth: usize,
         below: Arc<dyn Store>,
-    ) -> Result<Arc<dyn Store>, CommandFailure> {
+    ) -> CommandResult<Arc<dyn Store>> {
         let below: Arc<dyn Store> = match self.disk_cache(&below)? {
             Some(cache) => Arc::new(cache.of_immutable(&IcechunkStore::IMMUTABLE)),
             None => below,
@@ -205,7 +205,7 @@ impl StoreRequest<'_> {
         root: &StoreLocation,
         below: Arc<dyn Store>,
         inside: &str,
-    ) -> Result<Arc<dyn Store>, CommandFailure> {
+    ) -> CommandResult<Arc<dyn Store>> {
         let (place, roots) = target_roots(self, root)?;
         let wanted = self.args.snapshot.clone().unwrap_or_default();
         if self.args.usage.shows_history && !inside.is_empty() {
@@ -266,7 +266,7 @@ impl StoreRequest<'_> {
     }
 
     /// Refuses `--ref` for what is no repository.
-    fn check_no_reference(self) -> Result<(), CommandFailure> {
+    fn check_no_reference(self) -> CommandResult {
         if self.args.snapshot.is_none() {
             return Ok(());
         }
@@ -278,7 +278,7 @@ impl StoreRequest<'_> {
     }
 
     /// Opens the values below a URL, with a cache of their metadata.
-    fn open_server(self, url: &str) -> Result<MetadataCache, CommandFailure> {
+    fn open_server(self, url: &str) -> CommandResult<MetadataCache> {
         let store = open_object_store(url, &self.object_options()?, self.stats);
         let codes = [(Kind::Invalid, ExitCode::WrongUse)];
         let store = store.map_err(|e| self.failure(e, &codes))?;
@@ -315,7 +315,7 @@ impl StoreRequest<'_> {
         below: Arc<dyn Store>,
         name: &str,
         inside: &str,
-    ) -> Result<Result<Arc<dyn Store>, Error>, CommandFailure> {
+    ) -> CommandResult<Result<Arc<dyn Store>, Error>> {
         let (place, roots) = target_roots(self, folder)?;
         let opened = Key::root()
             .child(name)
@@ -340,7 +340,7 @@ impl StoreRequest<'_> {
     }
 
     /// Adds the disk cache over a store that asks servers, if the user asks for it.
-    fn disk_cached(self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>, CommandFailure> {
+    fn disk_cached(self, store: Arc<dyn Store>) -> CommandResult<Arc<dyn Store>> {
         let asks_servers =
             matches!(self.location, StoreLocation::Url(_)) || store.concurrency() > 1;
         if !asks_servers {
@@ -353,7 +353,7 @@ impl StoreRequest<'_> {
     }
 
     /// Returns the disk cache over a store, if the user asks for it.
-    fn disk_cache(self, store: &Arc<dyn Store>) -> Result<Option<DiskCache>, CommandFailure> {
+    fn disk_cache(self, store: &Arc<dyn Store>) -> CommandResult<Option<DiskCache>> {
         let remote = &self.args.remote;
         let Some(directory) = &remote.cache_dir else {
             return Ok(None);

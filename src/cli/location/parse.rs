@@ -1,7 +1,7 @@
 //! Names of stores as command lines spell them: paths, URLs, and names of archives. This module
 //! must not look at what exists.
 
-use crate::cli::{CommandFailure, absolute};
+use crate::cli::{CommandFailure, CommandResult, absolute};
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
@@ -128,7 +128,7 @@ fn is_misspelled(text: &str) -> bool {
 }
 
 /// Checks the scheme of a URL.
-pub fn check_url(url: &str) -> Result<(), CommandFailure> {
+pub fn check_url(url: &str) -> CommandResult {
     let shown = without_secrets(url);
     let known = SCHEMES.join("://, ");
     let why = match scheme(url) {

@@ -3,7 +3,7 @@
 
 use super::parse::{StoreLocation, UrlParts, check_url};
 use crate::array::hierarchy::REMOVED;
-use crate::cli::{CommandFailure, absolute, stats};
+use crate::cli::{CommandFailure, CommandResult, absolute, stats};
 use crate::fuse::{PATIENCE, STATISTICS, mount_of, read_control};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub enum StoreKind<'a> {
 }
 
 /// Returns what a location names. Behind a URL, only names tell.
-pub fn probe(location: &StoreLocation) -> Result<StoreKind<'_>, CommandFailure> {
+pub fn probe(location: &StoreLocation) -> CommandResult<StoreKind<'_>> {
     match location {
         StoreLocation::Path(path) => probe_path(path),
         StoreLocation::Url(url) => {
@@ -53,7 +53,7 @@ pub fn probe(location: &StoreLocation) -> Result<StoreKind<'_>, CommandFailure> 
     }
 }
 
-fn probe_path(path: &Path) -> Result<StoreKind<'_>, CommandFailure> {
+fn probe_path(path: &Path) -> CommandResult<StoreKind<'_>> {
     let shown = path.display();
     let Some((file, inside)) = archive_at(path) else {
         return Ok(match repository_at(&absolute(path)) {
@@ -79,7 +79,7 @@ fn probe_path(path: &Path) -> Result<StoreKind<'_>, CommandFailure> {
 }
 
 /// Checks that a location is a directory that can hold stores.
-pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure> {
+pub fn check_holds_stores(location: &StoreLocation) -> CommandResult {
     location.check_answers()?;
     let why = match location {
         StoreLocation::Path(path) => match marks(path) {
@@ -99,7 +99,7 @@ pub fn check_holds_stores(location: &StoreLocation) -> Result<(), CommandFailure
 
 /// Refuses a mount whose arguments are swapped: the mountpoint is a store, and the store is empty
 /// or missing.
-pub fn check_not_swapped(store: &StoreLocation, mountpoint: &Path) -> Result<(), CommandFailure> {
+pub fn check_not_swapped(store: &StoreLocation, mountpoint: &Path) -> CommandResult {
     let StoreLocation::Path(path) = store else {
         return Ok(());
     };
@@ -129,7 +129,7 @@ pub fn check_not_swapped(store: &StoreLocation, mountpoint: &Path) -> Result<(),
 
 /// Refuses to write a store in a mount of zarrfs: values are replaced by files with names that no
 /// mount shows.
-pub fn check_not_mounted(path: &Path) -> Result<(), CommandFailure> {
+pub fn check_not_mounted(path: &Path) -> CommandResult {
     let Ok(Some(mount)) = mount_of(path) else {
         return Ok(());
     };
@@ -145,14 +145,14 @@ pub fn check_not_mounted(path: &Path) -> Result<(), CommandFailure> {
 
 impl StoreLocation {
     /// Checks that a local store is in no mount of zarrfs that does not answer.
-    pub fn check_answers(&self) -> Result<(), CommandFailure> {
+    pub fn check_answers(&self) -> CommandResult {
         self.path().map_or(Ok(()), check_answers)
     }
 }
 
 /// Checks that the daemon answers whose mount holds `path`, if a mount of zarrfs does. A command
 /// that waits for a daemon that is stopped would not end.
-pub fn check_answers(path: &Path) -> Result<(), CommandFailure> {
+pub fn check_answers(path: &Path) -> CommandResult {
     let Ok(Some(mount)) = mount_of(path) else {
         return Ok(());
     };
@@ -205,7 +205,7 @@ fn repository_at(path: &Path) -> Option<(PathBuf, String)> {
 }
 
 /// Refuses a directory of references in Parquet, which would look like a store without chunks.
-pub fn check_no_parquet(path: &Path) -> Result<(), CommandFailure> {
+pub fn check_no_parquet(path: &Path) -> CommandResult {
     if !path.join(ZMETADATA).is_file() || path.join(ZGROUP).exists() {
         return Ok(());
     }

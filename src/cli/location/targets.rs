@@ -4,7 +4,7 @@
 use super::StoreRequest;
 use super::parse::{StoreLocation, check_url};
 use super::server::open_object_store;
-use crate::cli::CommandFailure;
+use crate::cli::{CommandFailure, CommandResult};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use zarrfs_store::{
 pub fn target_roots(
     request: StoreRequest,
     folder: &StoreLocation,
-) -> Result<(TargetPlace, Vec<TargetRoot>), CommandFailure> {
+) -> CommandResult<(TargetPlace, Vec<TargetRoot>)> {
     let allowed = &request.args.allow_reference;
     let allowed = allowed.iter().map(StoreLocation::absolute);
     let locations: Vec<StoreLocation> = std::iter::once(folder.clone()).chain(allowed).collect();
@@ -81,7 +81,7 @@ impl TargetOpener {
 }
 
 /// Returns the place of targets below `location`.
-fn target_place(location: &StoreLocation) -> Result<TargetPlace, CommandFailure> {
+fn target_place(location: &StoreLocation) -> CommandResult<TargetPlace> {
     let place = match location {
         StoreLocation::Path(path) => TargetPlace::of_path(path),
         StoreLocation::Url(url) => {

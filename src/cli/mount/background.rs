@@ -1,13 +1,12 @@
 //! The background process of a mount: this program started again. It keeps standard error until the
 //! mount answers, so that a failure reads the same as in the foreground.
 
-use crate::cli::{CommandFailure, start_directory, stdio};
+use crate::cli::{CommandFailure, CommandResult, start_directory, stdio};
 use crate::fuse::close_on_exec;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::fd::RawFd;
 use std::process::{Command, ExitStatus, Stdio};
-use zarrfs_base::error::Error;
 
 /// The environment variable of the background process, which writes [`READY`] to its standard
 /// output, a pipe.
@@ -21,7 +20,7 @@ pub fn is_this() -> bool {
 
 /// Starts the background process, which inherits the descriptor `kept`, and waits until the mount
 /// answers or the process ends.
-pub fn start(words: &[OsString], kept: Option<RawFd>) -> Result<(), CommandFailure> {
+pub fn start(words: &[OsString], kept: Option<RawFd>) -> CommandResult {
     let ended = background_process(words, kept)
         .map_err(|e| CommandFailure::failed(format!("can't start the background process: {e}")))?;
     let Some(status) = ended else { return Ok(()) };
@@ -70,20 +69,17 @@ fn leave_descriptors(kept: Option<RawFd>) {
 
 /// Reports to the parent process that the mount answers, and releases the terminal and the working
 /// directory.
-pub fn leave_terminal() -> Result<(), CommandFailure> {
+pub fn leave_terminal() -> CommandResult {
     let null = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
-        .open("/dev/null")
-        .map_err(Error::from)?;
-    std::env::set_current_dir("/").map_err(Error::from)?;
+        .open("/dev/null")?;
+    std::env::set_current_dir("/")?;
     let mut out = stdio::output();
     // if the parent has ended this fails and ends the mount, since the parent was asked to stop
-    out.write_all(READY)
-        .and_then(|()| out.flush())
-        .map_err(Error::from)?;
-    rustix::stdio::dup2_stdin(&null).map_err(Error::from)?;
-    rustix::stdio::dup2_stderr(&null).map_err(Error::from)?;
-    rustix::stdio::dup2_stdout(&null).map_err(Error::from)?;
+    out.write_all(READY).and_then(|()| out.flush())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
     Ok(())
 }

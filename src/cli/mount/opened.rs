@@ -10,7 +10,7 @@ use crate::cli::location::{StoreRequest, StoreUsage, check_not_swapped};
 use crate::cli::mountpoint::{self, MadeDirectories};
 use crate::cli::nesting::{self, MountSite, OwnPath};
 use crate::cli::sandbox::{MountNeeds, Sandbox};
-use crate::cli::{CommandFailure, absolute, logger, overlay, version, warn_unlisted};
+use crate::cli::{CommandResult, absolute, logger, overlay, version, warn_unlisted};
 use crate::fs::tree::Audience;
 use crate::fs::{Fs, Options};
 use crate::fuse::Mountpoint;
@@ -43,7 +43,7 @@ pub struct OpenedMount<'a> {
 
 impl<'a> OpenedMount<'a> {
     /// Checks a plan, starts the log, and opens the store.
-    pub fn new(plan: MountPlan<'a>) -> Result<Self, CommandFailure> {
+    pub fn new(plan: MountPlan<'a>) -> CommandResult<Self> {
         let args = plan.args;
         let inherited = inherit(&plan)?;
         let path = match &inherited {
@@ -104,7 +104,7 @@ fn open_hierarchy(
     args: &ServedArgs,
     mountpoint: &Path,
     stats: &Arc<Stats>,
-) -> Result<Hierarchy, CommandFailure> {
+) -> CommandResult<Hierarchy> {
     let mut store_args = args.store_args.clone();
     store_args.usage = StoreUsage {
         is_read_only: args.read_only,
@@ -130,7 +130,7 @@ fn file_system(
     hierarchy: Hierarchy,
     read_only: bool,
     stats: Arc<Stats>,
-) -> Result<Arc<Fs>, CommandFailure> {
+) -> CommandResult<Arc<Fs>> {
     let options = Options {
         resize: args.resize,
         direct_io: args.direct_io,

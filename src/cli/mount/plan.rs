@@ -3,7 +3,9 @@
 
 use super::ServedArgs;
 use crate::cli::nesting::{OwnPath, OwnPathKind};
-use crate::cli::{CommandFailure, ExitCode, StoreLocation, absolute, start_directory};
+use crate::cli::{
+    CommandFailure, CommandResult, ExitCode, StoreLocation, absolute, start_directory,
+};
 use crate::fuse::{MountError, Mountpoint, names_connection};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -30,7 +32,7 @@ pub struct MountPlan<'a> {
 }
 
 /// Takes the mount of another program, if `path` names its connection.
-pub fn inherit(plan: &MountPlan) -> Result<Option<Mountpoint>, CommandFailure> {
+pub fn inherit(plan: &MountPlan) -> CommandResult<Option<Mountpoint>> {
     let args = plan.args;
     if !names_connection(plan.path) {
         return Ok(None);

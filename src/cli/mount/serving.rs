@@ -7,7 +7,7 @@ use super::signals::{SignalHandler, ignore, orders};
 use crate::cli::listen::StatisticsListener;
 use crate::cli::mountpoint::{MadeDirectories, warn_of_hidden_files};
 use crate::cli::nesting::{self, MountSite};
-use crate::cli::{CommandFailure, ExitCode, idle, leftovers};
+use crate::cli::{CommandFailure, CommandResult, ExitCode, idle, leftovers};
 use crate::fs::Fs;
 use crate::fs::tree::Audience;
 use crate::fuse::{MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use zarrfs_base::error::{Error, Result as SystemResult};
+use zarrfs_base::error::Result as SystemResult;
 use zarrfs_base::pool::start_thread;
 use zarrfs_store::Store;
 
@@ -44,7 +44,7 @@ pub struct ServingMount {
 
 impl ServingMount {
     /// Mounts, and starts to serve.
-    pub fn start(mut opened: OpenedMount) -> Result<Self, CommandFailure> {
+    pub fn start(mut opened: OpenedMount) -> CommandResult<Self> {
         let args = opened.plan.args;
         let read_only = opened.needs.read_only;
         let mountpoint = match opened.inherited.take() {
@@ -78,8 +78,7 @@ impl ServingMount {
                 start_thread("orders", move || handler.run(orders(pipe)))
                     .and_then(|_| start_thread("signals", move || ignore(&fs, signals)))
             }
-        }
-        .map_err(Error::from)?;
+        }?;
         Ok(ServingMount {
             fs,
             mountpoint,
@@ -93,10 +92,7 @@ impl ServingMount {
     }
 
     /// Calls `ready`, and waits until the mount ends. Stores everything.
-    pub fn wait(
-        mut self,
-        ready: impl FnOnce() -> Result<(), CommandFailure>,
-    ) -> Result<(), CommandFailure> {
+    pub fn wait(mut self, ready: impl FnOnce() -> CommandResult) -> CommandResult {
         let started = self.start_timers().and_then(|()| ready());
         match self.left_in.take() {
             Some(store) if started.is_ok() => leftovers::remove(store),
@@ -130,7 +126,7 @@ impl ServingMount {
     /// Starts the timer of `--idle-timeout` and the server of `--listen`. The mount answers: the
     /// handshake is done, and the kernel keeps requests until a thread takes them. A request to the
     /// own mount could not prove more, and would hang for ever if the process were killed meanwhile.
-    fn start_timers(&mut self) -> Result<(), CommandFailure> {
+    fn start_timers(&mut self) -> CommandResult {
         if let Some(listener) = self.listener.take() {
             listener.serve(self.fs.clone())?;
         }
@@ -146,7 +142,7 @@ fn make_mount(
     plan: &MountPlan,
     directory: Option<BorrowedFd>,
     read_only: bool,
-) -> Result<Mountpoint, CommandFailure> {
+) -> CommandResult<Mountpoint> {
     let args = plan.args;
     let request = MountRequest {
         source: &args.store.absolute().to_string(),
@@ -166,7 +162,7 @@ fn make_mount(
 fn start_session(
     opened: &mut OpenedMount,
     mut mountpoint: Mountpoint,
-) -> Result<(Session, Arc<Mountpoint>), CommandFailure> {
+) -> CommandResult<(Session, Arc<Mountpoint>)> {
     let args = opened.plan.args;
     // check again: directories may have been renamed since the path was resolved, and mounts
     // propagate
@@ -209,7 +205,7 @@ fn set_readahead(args: &ServedArgs, mountpoint: &Mountpoint) {
 }
 
 /// Stores all dirty chunks, with several attempts: a full disk may get free space meanwhile.
-fn store_all(fs: &Fs) -> Result<(), CommandFailure> {
+fn store_all(fs: &Fs) -> CommandResult {
     // an error even if the bucket is gone: the data written to it are lost
     fs.sync_at_end()
         .map_err(|e| CommandFailure::failed(e.context("not stored, and lost").to_string()))

@@ -2,7 +2,7 @@
 //! daemon of each says of itself. This module asks through [`read_control`] alone, so that no mount
 //! can stop it.
 
-use crate::cli::{CommandFailure, list_of, size, stdio};
+use crate::cli::{CommandFailure, CommandResult, list_of, size, stdio};
 use crate::fuse::{MountEntry, PATIENCE, STATISTICS, abort_file, daemons, mounts, read_control};
 use std::collections::HashMap;
 use std::path::Path;
@@ -142,7 +142,7 @@ struct ListedMount {
 }
 
 /// Runs the verb.
-pub fn run(as_json: bool) -> std::result::Result<(), CommandFailure> {
+pub fn run(as_json: bool) -> CommandResult {
     let listed = listed()?;
     stdio::print(if as_json {
         list_of(listed.iter().map(ListedMount::object))
