@@ -3,6 +3,7 @@
 
 mod document;
 mod document_v3;
+mod new_array;
 mod place;
 mod raw;
 
@@ -15,9 +16,10 @@ use super::unfinished::{
 use super::{
     CommandFailure, CommandResult, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs,
 };
-use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile, StoredNode};
+use crate::array::hierarchy::{DocumentFormat, Hierarchy};
 use clap::Args;
 use document::NewDocument;
+use new_array::NewArray;
 use place::NewPlace;
 use raw::Raw;
 use std::path::{Path, PathBuf};
@@ -233,11 +235,15 @@ fn create_in_directory(
     } else {
         None
     };
-    let first = hierarchy
-        .as_ref()
-        .map(|hierarchy| first_missing(hierarchy, key))
-        .transpose()
-        .map_err(|e| args.failed(e))?;
+    let first = hierarchy.as_ref().map(|hierarchy| {
+        let array = NewArray {
+            hierarchy,
+            key,
+            document,
+        };
+        array.first_missing()
+    });
+    let first = first.transpose().context(&args.path)?;
     // the new directory is the store itself or one above it, or the first group or array that is
     // missing in it
     let top = store
@@ -275,7 +281,12 @@ fn create_in_directory(
         &writing,
     )?;
     let staging = hierarchy_of(&staging);
-    make(&staging, &below, document, args).map_err(|e| args.failed(e))?;
+    let staged_array = NewArray {
+        hierarchy: &staging,
+        key: &below,
+        document,
+    };
+    staged_array.make().context(&args.path)?;
     if let Some(raw) = raw {
         raw.fill(
             &StoreLocation::Path(staged.join(below.as_str())),
@@ -283,18 +294,23 @@ fn create_in_directory(
             args,
         )?;
     }
-    staging.store().sync().map_err(|e| args.failed(e))?;
+    staging.store().sync().context(&args.path)?;
     unfinished
         .finish(|| match (&hierarchy, &first) {
             _ if is_empty_store => move_into(&new, store),
             (Some(hierarchy), Some(first)) => {
-                move_into_group(hierarchy, &new, &made, first, document)
+                let array = NewArray {
+                    hierarchy,
+                    key,
+                    document,
+                };
+                move_into_group(array, &new, &made, first)
             }
             _ => rename_to_free_name(&new, &made),
         })
-        .map_err(|e| args.failed(e))?;
+        .context(&args.path)?;
     remove_directory(&hidden);
-    sync_directory(beside).map_err(|e| args.failed(e))
+    Ok(sync_directory(beside).context(&args.path)?)
 }
 
 /// Moves the content of `new` into an empty store. The document that makes the store an array moves
@@ -321,24 +337,11 @@ fn move_into(new: &Path, store: &Path) -> Result<(), Error> {
 }
 
 /// Moves `new` to its path `made`, which has the key `key`, and updates the metadata of the store.
-fn move_into_group(
-    hierarchy: &Hierarchy,
-    new: &Path,
-    made: &Path,
-    key: &Key,
-    document: &NewDocument,
-) -> Result<(), Error> {
-    let root = Key::root();
-    let needs_group = hierarchy
-        .store()
-        .stat(&root.join(document.format.group_file().name()))?
-        .is_none();
+fn move_into_group(array: NewArray, new: &Path, made: &Path, key: &Key) -> Result<(), Error> {
+    let hierarchy = array.hierarchy;
+    let needs_group = !array.has_root_group()?;
     if needs_group {
-        hierarchy.put_document(
-            &root,
-            document.format.group_file(),
-            document.format.group_document().as_bytes(),
-        )?;
+        array.put_root_group()?;
     }
     let moved = rename_to_free_name(new, made).and_then(|()| {
         let adopted = hierarchy.adopt(key);
@@ -348,7 +351,7 @@ fn move_into_group(
         adopted
     });
     if moved.is_err() && needs_group {
-        let _ = hierarchy.remove_document(&root, document.format.group_file());
+        let _ = hierarchy.remove_document(&Key::root(), array.document.format.group_file());
     }
     moved.and_then(|()| hierarchy.store().sync())
 }
@@ -363,14 +366,14 @@ fn create_on_server(
     raw: Option<Raw>,
 ) -> CommandResult {
     let hierarchy = hierarchy_of(store);
-    let first = first_missing(&hierarchy, key).map_err(|e| args.failed(e))?;
-    let root = Key::root();
+    let array = NewArray {
+        hierarchy: &hierarchy,
+        key,
+        document,
+    };
+    let first = array.first_missing().context(&args.path)?;
+    let had_group = array.has_root_group().context(&args.path)?;
     let group = document.format.group_file();
-    let had_group = hierarchy
-        .store()
-        .stat(&root.join(group.name()))
-        .map_err(|e| args.failed(e))?
-        .is_some();
     let store_args = args.store_args();
     let writing = args.writing.clone();
     let removed = first.clone();
@@ -382,11 +385,10 @@ fn create_on_server(
         let undone = hierarchy_of(&opened);
         let _ = undone.remove_all(&removed);
         if !had_group {
-            let _ = undone.remove_document(&root, group);
+            let _ = undone.remove_document(&Key::root(), group);
         }
     };
-    let reserved = reserve(&hierarchy, &first, key, document, had_group);
-    if let Err(e) = reserved {
+    if let Err(e) = array.reserve(&first, had_group) {
         // the array may be stored although the update of the store's metadata failed; with EEXIST
         // it is that of another program
         if e.errno() != libc::EEXIST
@@ -397,64 +399,29 @@ fn create_on_server(
         {
             undo();
         }
-        return Err(args.failed(e));
+        return Err(e.context(&args.path).into());
     }
     let unfinished = UnfinishedOutput::new(undo)?;
-    let above = make_above(&hierarchy, key, document).and_then(|()| {
+    let above = array.make_above().and_then(|()| {
         if first == *key {
-            Ok(())
-        } else {
-            hierarchy.store().make_prefix(key)?;
-            hierarchy
-                .put_document(key, document.format.array_file(), document.text.as_bytes())
-                .map(drop)
+            return Ok(());
         }
+        hierarchy.store().make_prefix(key)?;
+        array.put()
     });
     if let Err(e) = above {
         if e.errno() == libc::EEXIST {
             // another program has created a group below the first one: nothing is removed
-            unfinished.finish(|| Ok(())).map_err(|e| args.failed(e))?;
+            unfinished.finish(|| Ok(())).context(&args.path)?;
         }
-        return Err(args.failed(e));
+        return Err(e.context(&args.path).into());
     }
-    put_attributes(&hierarchy, key, document, args).map_err(|e| args.failed(e))?;
+    array.put_attributes().context(&args.path)?;
     if let Some(raw) = raw {
         raw.fill(&args.path, &args.writing, args)?;
     }
-    unfinished
-        .finish(|| hierarchy.store().sync())
-        .map_err(|e| args.failed(e))
-}
-
-/// Puts the document of `first`, the topmost new group or the array itself: all keys below it
-/// belong to this command from then on. It is put only if no other program has put one.
-fn reserve(
-    hierarchy: &Hierarchy,
-    first: &Key,
-    key: &Key,
-    document: &NewDocument,
-    had_group: bool,
-) -> Result<(), Error> {
-    let root = Key::root();
-    let group = document.format.group_file();
-    // new groups get the format of the root, so that its document comes first
-    let is_new_v3 = document.format == DocumentFormat::V3 && !had_group && !first.is_root();
-    if is_new_v3 {
-        hierarchy.put_document(&root, group, document.format.group_document().as_bytes())?;
-    }
-    let put =
-        || hierarchy.put_document(key, document.format.array_file(), document.text.as_bytes());
-    let reserved = if first != key {
-        hierarchy.create_group(first)
-    } else if key.is_root() {
-        put()
-    } else {
-        hierarchy.store().make_prefix(key).and_then(|()| put())
-    };
-    if reserved.is_err() && is_new_v3 {
-        let _ = hierarchy.remove_document(&root, group);
-    }
-    reserved
+    let finished = unfinished.finish(|| hierarchy.store().sync());
+    Ok(finished.context(&args.path)?)
 }
 
 fn hierarchy_of(store: &Arc<dyn Store>) -> Hierarchy {
@@ -490,7 +457,7 @@ fn stored_format(
                 && hierarchy
                     .store()
                     .stat(&above.join(name))
-                    .map_err(|e| args.failed(e))?
+                    .context(&args.path)?
                     .is_some()
             {
                 return Ok(Some(format));
@@ -503,36 +470,7 @@ fn stored_format(
     }
 }
 
-/// Returns the topmost missing key above or at `key`; the root for an array that is a whole store.
-///
-/// # Errors
-///
-/// EEXIST if a group or array exists at `key`; other errors if none can be created there.
-fn first_missing(hierarchy: &Hierarchy, key: &Key) -> Result<Key, Error> {
-    if key.is_root() {
-        return match hierarchy.store().list(key)?.next() {
-            Some(_) => Err(Error::system(libc::EEXIST)),
-            None => Ok(Key::root()),
-        };
-    }
-    hierarchy.store().check_writable(&Key::root())?;
-    let mut missing = key.clone();
-    if hierarchy.find(&missing)?.is_some() {
-        return Err(Error::system(libc::EEXIST).context(key));
-    }
-    while !missing.is_root() && hierarchy.find(&missing.parent())?.is_none() {
-        missing = missing.parent();
-    }
-    hierarchy.check_new_name(&missing)?;
-    Ok(missing)
-}
-
 impl CreateArgs {
-    /// Returns the failure for an error about the array.
-    fn failed(&self, e: Error) -> CommandFailure {
-        e.context(&self.path).into()
-    }
-
     fn store_args(&self) -> StoreArgs {
         StoreArgs {
             v1_order: V1Order::Zarr1,
@@ -542,68 +480,4 @@ impl CreateArgs {
             usage: StoreUsage::default(),
         }
     }
-}
-
-/// Creates the array, after the groups above it.
-fn make(
-    hierarchy: &Hierarchy,
-    key: &Key,
-    document: &NewDocument,
-    args: &CreateArgs,
-) -> Result<(), Error> {
-    make_above(hierarchy, key, document)?;
-    if !key.is_root() && hierarchy.find(key)?.is_none() {
-        hierarchy.create_group(key)?;
-    }
-    hierarchy.put_document(key, document.format.array_file(), document.text.as_bytes())?;
-    put_attributes(hierarchy, key, document, args)
-}
-
-/// Creates the missing groups above `key`.
-fn make_above(hierarchy: &Hierarchy, key: &Key, document: &NewDocument) -> Result<(), Error> {
-    let root = Key::root();
-    if key.is_root() {
-        return Ok(());
-    }
-    if !matches!(
-        hierarchy.find(&root)?,
-        Some(StoredNode::Array(_) | StoredNode::Damaged(_))
-    ) && hierarchy
-        .store()
-        .stat(&root.join(document.format.group_file().name()))?
-        .is_none()
-    {
-        hierarchy.put_document(
-            &root,
-            document.format.group_file(),
-            document.format.group_document().as_bytes(),
-        )?;
-    }
-    make_groups(hierarchy, &key.parent())
-}
-
-fn put_attributes(
-    hierarchy: &Hierarchy,
-    key: &Key,
-    document: &NewDocument,
-    args: &CreateArgs,
-) -> Result<(), Error> {
-    match &args.attrs {
-        // a `zarr.json` holds the attributes
-        _ if document.format == DocumentFormat::V3 => Ok(()),
-        Some(attrs) => hierarchy.put_document(
-            key,
-            MetadataFile::Attributes,
-            json::write_pretty(attrs).as_bytes(),
-        ),
-        None => Ok(()),
-    }
-}
-
-fn make_groups(hierarchy: &Hierarchy, key: &Key) -> Result<(), Error> {
-    if key.is_root() || hierarchy.find(key)?.is_some() {
-        return Ok(());
-    }
-    make_groups(hierarchy, &key.parent())?;
-    hierarchy.create_group(key)
 }
