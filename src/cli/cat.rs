@@ -9,12 +9,11 @@ use crate::export::Format;
 use crate::fs::Fs;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 use zarrfs_base::error::Error;
-use zarrfs_base::stats::Stats;
 
 /// Number of bytes read and written at a time.
 const STEP: u64 = 4 << 20;
@@ -61,7 +60,7 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 
 /// Runs the verb.
 pub fn run(args: &CatArgs) -> CommandResult {
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::default();
     // an array's directory is a store of one array
     let hierarchy = StoreRequest::reading(&args.path, &args.store_args, &stats).hierarchy()?;
     let cache = args.reading.memory.cache(stats.clone());
@@ -120,8 +119,5 @@ fn print(
             }
         }
     }
-    match written.and_then(|()| out.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
-    }
+    Ok(stdio::unless_ended(written.and_then(|()| out.flush()))?)
 }

@@ -9,10 +9,10 @@ use super::{
 use crate::check::{CheckOptions, Event, Finding, Severity, Summary, check};
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use zarrfs_base::error::{Error, one_line};
+use zarrfs_base::error::one_line;
 use zarrfs_base::json::{self, Value, json};
 
 /// Arguments of `check`.
@@ -181,9 +181,8 @@ impl<'a> Report<'a> {
         if let Err(e) = stdio::output().flush() {
             self.broken.get_or_insert(e);
         }
-        if let Some(e) = self.broken.filter(|e| e.kind() != ErrorKind::BrokenPipe) {
-            return Err(CommandFailure::from(Error::from(e)).plain());
-        }
+        let printed = stdio::unless_ended(self.broken.map_or(Ok(()), Err));
+        printed.map_err(|e| CommandFailure::from(e).plain())?;
         match self.errors + self.warnings {
             0 if summary.complete => Ok(()),
             _ => Err(CommandFailure::failed("")),

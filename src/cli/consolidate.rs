@@ -7,7 +7,6 @@ use clap::Args;
 use std::sync::Arc;
 use zarrfs_base::error::ErrorContext;
 use zarrfs_base::json::{self, json};
-use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZMETADATA};
 use zarrfs_store::Key;
 
@@ -26,7 +25,7 @@ pub struct ConsolidateArgs {
 /// Runs the verb.
 pub fn run(args: &ConsolidateArgs) -> CommandResult {
     let shown = &args.store;
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::default();
     let mut store_args = args.store_args.clone();
     // read the documents themselves
     store_args.remote.consolidated = UseConsolidated::Never;

@@ -21,6 +21,13 @@ pub struct Flat {
     pub array: Arc<Array>,
 }
 
+/// Returns the failure of a location that is a group.
+pub fn no_array(shown: &StoreLocation) -> CommandFailure {
+    CommandFailure::not_found(format!(
+        "{shown}: a group, not an array; name an array in it: `zarrfs ls {shown}` lists them"
+    ))
+}
+
 /// Opens the flat bytes of the array at the root of `hierarchy`, whose store is at `location`. They
 /// are opened for writing, too, unless the options are read-only.
 pub fn open(
@@ -37,11 +44,7 @@ pub fn open(
     let array = match tree.hierarchy().find(&Key::root())? {
         Some(StoredNode::Array(array)) => array,
         Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
-        _ => {
-            return Err(CommandFailure::not_found(format!(
-                "{shown}: a group, not an array; name an array in it: `zarrfs ls {shown}` lists them"
-            )));
-        }
+        _ => return Err(no_array(shown)),
     };
     array.readable().context(shown)?;
     if array.metadata().has_objects() {

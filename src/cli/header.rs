@@ -1,6 +1,7 @@
 //! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without
 //! FUSE.
 
+use super::flat::no_array;
 use super::header_options::FormatArgs;
 use super::{
     CommandFailure, CommandResult, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, list_of,
@@ -77,7 +78,7 @@ fn ids(formats: impl IntoIterator<Item = Format>) -> String {
 /// Runs the verb.
 pub fn run(args: &HeaderArgs) -> CommandResult {
     let shown = &args.path;
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::default();
     // the directory of an array is a store of one array, but its coordinates are beside it
     let alone = StoreRequest::reading(&args.path, &args.store_args, &stats).hierarchy()?;
     let alone = args.files.hierarchy(alone);
@@ -115,9 +116,7 @@ pub fn run(args: &HeaderArgs) -> CommandResult {
                 }
             }
         }
-        (_, Some(Asked::Array(_))) => Err(CommandFailure::not_found(format!(
-            "{shown}: a group, not an array; name an array in it: `zarrfs ls {shown}` lists them"
-        ))),
+        (_, Some(Asked::Array(_))) => Err(no_array(shown)),
         _ if args.part.is_some() => {
             let why = "--box is for arrays, and their formats";
             Err(CommandFailure::wrong_use(format!("{shown}: {why}")))

@@ -1,7 +1,9 @@
 //! `zarrfs info`: lists the groups and arrays of a store, with their dimensions and sizes.
 
+mod codecs;
+mod history;
+
 use super::map::{ChunkMap, MapArea, Style, legend};
-use super::time::utc;
 use super::{
     CommandFailure, CommandResult, MemoryArgs, Reading, StoreArgs, StoreLocation, StoreRequest,
     list_of, print, size, warn_unlisted,
@@ -11,6 +13,7 @@ use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
 use crate::export::Plate;
 use clap::Args;
+use codecs::{codecs, joined};
 use rustix::termios::tcgetwinsize;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,8 +21,7 @@ use std::sync::atomic::AtomicBool;
 use zarrfs_base::error::{Error, Kind, Result, one_line};
 use zarrfs_base::json::{self, Value, json};
 use zarrfs_format::grid::Edges;
-use zarrfs_format::metadata::ArrayMetadata;
-use zarrfs_store::{IceHistory, Key, ObjectId, escaped};
+use zarrfs_store::{Key, escaped};
 
 /// Maximum numbers of lines and panels of the map of a single array, and of one array among others.
 const FULL: (u64, u64) = (24, 16);
@@ -140,7 +142,7 @@ pub fn run(args: &InfoArgs) -> CommandResult {
             let is_complete = hierarchy.lists_nodes();
             let mut objects: Vec<Value> = rows.iter().map(|row| row.json(is_complete)).collect();
             if let (Some(root), Some(history)) = (objects.first_mut(), &history) {
-                root["icechunk"] = history_as_json(history);
+                root["icechunk"] = history::as_json(history);
             }
             let lines = objects.into_iter();
             list_of(lines.map(|object| one_line(json::write_strict(&object))))
@@ -149,7 +151,7 @@ pub fn run(args: &InfoArgs) -> CommandResult {
         (false, false) => as_tree(&rows, args.wide, style),
     };
     let history = history.filter(|_| !args.json);
-    print(history.map_or(String::new(), |history| history_as_lines(&history)) + &text)?;
+    print(history.map_or(String::new(), |history| history::as_lines(&history)) + &text)?;
     // the listing has the error
     if let Some(e) = rows.iter().find_map(InfoRow::failure) {
         return Err(CommandFailure::from(e.clone()).plain());
@@ -381,47 +383,6 @@ fn as_tree(rows: &[InfoRow], wide: bool, style: Style) -> String {
     text
 }
 
-/// Returns the branches and tags of a repository and its latest snapshots, the first of which is
-/// the one that is read, as an object for programs.
-fn history_as_json(history: &IceHistory) -> Value {
-    let names = |named: &[(String, ObjectId)]| {
-        let named = named.iter();
-        Value::Object(
-            named
-                .map(|(name, id)| (name.clone(), id.to_string().into()))
-                .collect(),
-        )
-    };
-    let snapshots = history.log.iter().map(|commit| {
-        json!({"id": commit.id.to_string(), "time": utc(commit.time), "message": commit.message})
-    });
-    json!({
-        "branches": names(&history.branches),
-        "tags": names(&history.tags),
-        "snapshots": snapshots.collect::<Vec<_>>(),
-    })
-}
-
-/// Returns the same as lines.
-fn history_as_lines(history: &IceHistory) -> String {
-    let mut lines = Vec::new();
-    for (kind, names) in [("branch", &history.branches), ("tag", &history.tags)] {
-        lines.extend(
-            names
-                .iter()
-                .map(|(name, id)| format!("{kind} {name}: {id}")),
-        );
-    }
-    for commit in &history.log {
-        let message = commit.message.lines().next().unwrap_or_default();
-        lines.push(format!("{}  {}  {message}", commit.id, utc(commit.time)));
-    }
-    lines
-        .into_iter()
-        .map(|line| one_line(line) + "\n")
-        .collect()
-}
-
 /// Returns the name of a group or array, indented by its depth.
 fn label(key: &Key) -> String {
     if key.is_root() {
@@ -441,68 +402,6 @@ fn cut(line: String, width: usize, ascii: bool) -> String {
         .take(width - dots.chars().count())
         .collect::<String>()
         + dots
-}
-
-/// Returns the codecs with their parameters, in the order of encoding: `delta(dtype=<i4),
-/// zlib(level=1)`.
-fn codecs(meta: &ArrayMetadata) -> String {
-    let list = match &meta.v3 {
-        Some(v3) => joined(v3.codecs.as_array().into_iter().flatten().map(v3_codec)),
-        None => {
-            let codecs = meta.filters.iter().chain(&meta.compressor);
-            joined(codecs.map(|c| codec(&c.id, &c.to_json())))
-        }
-    };
-    if list.is_empty() {
-        "no codec".to_string()
-    } else {
-        list
-    }
-}
-
-/// Returns a codec with its parameters: `zlib(level=1)`.
-fn codec(name: &str, parameters: &Value) -> String {
-    let parameters = parameters
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(name, v)| *name != "id" && !v.is_null());
-    let list: Vec<String> = parameters
-        .map(|(name, v)| format!("{name}={}", parameter(v)))
-        .collect();
-    if list.is_empty() {
-        name.to_string()
-    } else {
-        format!("{name}({})", list.join(", "))
-    }
-}
-
-/// Returns a parameter of a codec. Those of v3 may be lists of codecs.
-fn parameter(value: &Value) -> String {
-    match value {
-        Value::Array(list)
-            if !list.is_empty()
-                && list
-                    .iter()
-                    .all(|v| v.get("name").is_some_and(Value::is_string)) =>
-        {
-            format!("[{}]", joined(list.iter().map(v3_codec)))
-        }
-        _ => json::plain(value),
-    }
-}
-
-/// Returns texts with commas between them.
-fn joined(texts: impl Iterator<Item = String>) -> String {
-    texts.collect::<Vec<_>>().join(", ")
-}
-
-/// Returns a codec of a v3 document with its parameters. A codec may be a bare name.
-fn v3_codec(spelled: &Value) -> String {
-    let name = json::text(spelled)
-        .or_else(|| json::text(spelled.get("name")?))
-        .unwrap_or_default();
-    codec(name, spelled.get("configuration").unwrap_or(&Value::Null))
 }
 
 impl ArrayRow {

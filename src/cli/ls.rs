@@ -9,11 +9,10 @@ use crate::array::hierarchy::{MAX_NODES, Prefixes, WalkBounds, too_much};
 use crate::cache::Cache;
 use crate::fs::tree::{ListedNode, Name, Node, Tree};
 use clap::Args;
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result, one_line};
 use zarrfs_base::json::{self, Value, json};
-use zarrfs_base::stats::Stats;
 use zarrfs_store::{Key, escaped};
 
 /// Maximum number of names that are sorted. A directory with more is printed in the order of the
@@ -84,7 +83,7 @@ struct ListOutput<'a> {
 
 /// Runs the verb.
 pub fn run(args: &LsArgs) -> CommandResult {
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::default();
     let mut store_args = args.store_args.clone();
     store_args.usage.reading = if args.recursive {
         Reading::WholeOnce
@@ -104,9 +103,10 @@ pub fn run(args: &LsArgs) -> CommandResult {
     };
     let done = output.list_all(&tree);
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
-        // the reader has ended, such as `head`
-        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(e) => Err(CommandFailure::from(Error::from(e)).plain()),
+        Err(e) => {
+            let printed = stdio::unless_ended(Err(e));
+            printed.map_err(|e| CommandFailure::from(e).plain())
+        }
         // with --json, the list has the error
         Ok(Some(e)) => Err(CommandFailure::from(e.context(&args.path)).plain()),
         Ok(None) => CommandFailure::check_left_out(tree.hierarchy(), &args.path),

@@ -31,18 +31,17 @@ pub enum OwnPathKind {
     Name,
 }
 
-impl OwnPath {
-    pub fn new(kind: OwnPathKind, what: &'static str, path: PathBuf) -> Self {
-        OwnPath { what, path, kind }
-    }
-
-    /// Returns paths that are opened by their names.
-    pub fn names(
+impl OwnPathKind {
+    /// Returns paths of this kind, each with what it is.
+    pub fn of(
+        self,
         paths: impl IntoIterator<Item = (&'static str, PathBuf)>,
-    ) -> impl Iterator<Item = Self> {
-        paths
-            .into_iter()
-            .map(|(what, path)| Self::new(OwnPathKind::Name, what, path))
+    ) -> impl Iterator<Item = OwnPath> {
+        paths.into_iter().map(move |(what, path)| OwnPath {
+            what,
+            path,
+            kind: self,
+        })
     }
 }
 

@@ -1,24 +1,24 @@
 //! `zarrfs overlay`: the changes that a mount with --overlay has kept in a directory: shows them,
 //! commits them to the store, or discards them. Also opens the store of such a mount.
 
+mod changes;
+
 use super::{
     CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest, WriteArgs, absolute,
     location, print, stdio,
 };
-use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode, UseConsolidated};
+use crate::array::hierarchy::{Hierarchy, UseConsolidated};
+use changes::{ChangeCounter, rank};
 use clap::{Args, Subcommand};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result as ErrorResult};
 use zarrfs_base::json::{self, Value, json};
 use zarrfs_base::stats::Stats;
-use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use zarrfs_store::{
-    ChangeKind, Committer, Key, OverlayChange, OverlayDirectory, OverlayStore, Store,
-};
+use zarrfs_store::{Committer, Key, OverlayChange, OverlayDirectory, OverlayStore, Store};
 
 /// Maximum number of conflicts that are listed in JSON.
 const MAX_LISTED: usize = 1000;
@@ -202,57 +202,13 @@ impl BelowArgs {
     }
 }
 
-/// The number of changes of a group or array.
-#[derive(Default)]
-struct NodeChanges {
-    /// Changed and removed chunks, documents and other files.
-    counts: [[u64; 2]; 3],
-    conflicts: u64,
-}
-
-/// Words for what [`NodeChanges`] counts.
-const COUNTED: [&str; 3] = ["chunk", "document", "file"];
-
-impl NodeChanges {
-    /// Returns each count, the word for what was counted, and what was done to it.
-    fn counted(&self) -> impl Iterator<Item = (u64, &'static str, &'static str)> {
-        let counts = COUNTED.into_iter().zip(self.counts);
-        counts.flat_map(|(what, [changed, removed])| {
-            [(changed, what, "changed"), (removed, what, "removed")]
-        })
-    }
-
-    fn text(&self, node: &Key) -> String {
-        let mut parts = Vec::new();
-        for (count, what, done) in self.counted() {
-            match count {
-                0 => {}
-                1 => parts.push(format!("1 {what} {done}")),
-                _ => parts.push(format!("{count} {what}s {done}")),
-            }
-        }
-        if self.conflicts > 0 {
-            parts.push(format!("{} in conflict with the store", self.conflicts));
-        }
-        format!("{node}: {}\n", parts.join(", "))
-    }
-
-    fn json(&self, node: &Key) -> Value {
-        let mut object = json!({"path": node.to_string(), "conflicts": self.conflicts});
-        for (count, what, done) in self.counted() {
-            object[format!("{what}s_{done}")] = count.into();
-        }
-        object
-    }
-}
-
 fn diff(args: &DiffArgs) -> CommandResult {
     let directory = open_directory(&args.directory, false)?;
     let location = args.below.location(&directory);
     let lower = args.below.open(&location)?;
     let upper = directory.values()?;
     let shown = directory.store().to_string();
-    let stats = Arc::new(Stats::default());
+    let stats: Arc<Stats> = Arc::default();
     let merged = Arc::new(OverlayStore::open(
         lower.clone(),
         directory,
@@ -311,72 +267,7 @@ fn keys_line(change: &OverlayChange, is_conflict: bool) -> ErrorResult<()> {
 
 /// Prints a line. The rest of the work does not depend on a reader, which may end early.
 fn line(text: &str) -> ErrorResult<()> {
-    match writeln!(stdio::output(), "{text}") {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
-    }
-}
-
-/// Counts the changes of each group and array.
-struct ChangeCounter {
-    /// The store with the overlay, and the store below.
-    hierarchies: [Hierarchy; 2],
-    nodes: BTreeMap<Key, NodeChanges>,
-}
-
-impl ChangeCounter {
-    fn count(&mut self, change: &OverlayChange, is_conflict: bool) -> ErrorResult<()> {
-        let parent = change.key.parent();
-        let is_document = rank(&change.key) > 0;
-        let array = if is_document {
-            None
-        } else {
-            self.array_above(&parent)?
-        };
-        let what = match &array {
-            Some(_) => 0,
-            None if is_document => 1,
-            None => 2,
-        };
-        let changes = self.nodes.entry(array.unwrap_or(parent)).or_default();
-        changes.counts[what][usize::from(change.kind == ChangeKind::Removed)] += 1;
-        changes.conflicts += u64::from(is_conflict);
-        Ok(())
-    }
-
-    /// Returns the array at or above a key, in the overlay or, if it was removed there, in the
-    /// store below.
-    fn array_above(&self, key: &Key) -> ErrorResult<Option<Key>> {
-        let mut above = key.clone();
-        loop {
-            let known = self.nodes.get(&above);
-            if known.is_some_and(|changes| changes.counts[0] != [0, 0]) {
-                return Ok(Some(above));
-            }
-            for hierarchy in &self.hierarchies {
-                if let Some(StoredNode::Array(_) | StoredNode::Damaged(_)) =
-                    hierarchy.find(&above)?
-                {
-                    return Ok(Some(above));
-                }
-            }
-            if above.is_root() {
-                return Ok(None);
-            }
-            above = above.parent();
-        }
-    }
-}
-
-/// Ranks keys as a commit puts them: chunks, attributes, documents that define a group or array,
-/// and `.zmetadata`.
-fn rank(key: &Key) -> u8 {
-    match key.name() {
-        ZATTRS | V1_ATTRS | REMOVED => 1,
-        ZARRAY | ZGROUP | ZARR_JSON | V1_META => 2,
-        ZMETADATA => 3,
-        _ => 0,
-    }
+    Ok(stdio::unless_ended(writeln!(stdio::output(), "{text}"))?)
 }
 
 fn is_same_document(_: &Key, a: &[u8], b: &[u8]) -> bool {

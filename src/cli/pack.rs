@@ -12,7 +12,6 @@ use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{self, json};
 use zarrfs_base::memory;
-use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::ZARR_JSON;
 use zarrfs_store::{Key, ValueStart, ZipWriter};
 
@@ -75,7 +74,7 @@ pub fn run(args: &PackArgs) -> CommandResult {
 
 /// Opens the store with its overlay, if there is one.
 fn open(args: &PackArgs) -> CommandResult<Hierarchy> {
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::default();
     let Some(directory) = &args.overlay else {
         return StoreRequest::reading(&args.store, &args.store_args, &stats).hierarchy();
     };

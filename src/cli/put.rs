@@ -15,7 +15,6 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext};
-use zarrfs_base::stats::Stats;
 
 /// Number of bytes read and written at a time.
 const STEP: usize = 4 << 20;
@@ -78,7 +77,7 @@ pub fn open(
     writing: &WriteArgs,
     store_args: &StoreArgs,
 ) -> CommandResult<Flat> {
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::default();
     let request = StoreRequest::reading(path, store_args, &stats).for_writing(writing);
     let hierarchy = request.hierarchy()?;
     let pending = SpillOptions {

@@ -81,15 +81,17 @@ pub fn input() -> CommandResult<StdinLock<'static>> {
     }
 }
 
-/// Returns the success of a verb whose output ended with `written`. A reader that has ended, such
-/// as `head`, is no failure.
+/// Returns the outcome of a write. A reader that has ended, such as `head`, is no failure.
+pub fn unless_ended(written: io::Result<()>) -> io::Result<()> {
+    written.or_else(|e| match e.kind() {
+        ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(e),
+    })
+}
+
+/// Returns the success of a verb whose output ended with `written`.
 pub fn ended(written: io::Result<()>) -> CommandResult {
-    match written {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
-            Err(CommandFailure::failed(e.to_string()).plain())
-        }
-        _ => Ok(()),
-    }
+    unless_ended(written).map_err(|e| CommandFailure::failed(e.to_string()).plain())
 }
 
 /// Prints the output of a verb.

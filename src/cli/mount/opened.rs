@@ -67,7 +67,7 @@ impl<'a> OpenedMount<'a> {
         args.log.start(&path)?;
         raise_file_limit();
         args.reading.memory.set_bound();
-        let stats = Arc::new(Stats::default());
+        let stats = Arc::default();
         let listener = args.listen.as_ref().map(StatisticsListener::bind);
         let listener = listener.transpose()?;
         let hierarchy = open_hierarchy(args, &path, &stats)?;

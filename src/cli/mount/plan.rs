@@ -63,34 +63,35 @@ pub fn own_paths(args: &ServedArgs, is_mounted: bool) -> Vec<OwnPath> {
     } else {
         absolute
     };
-    let spill = resolved(&args.reading.spill_name());
-    let mut own = vec![OwnPath::new(OwnPathKind::Name, "--spill-dir", spill)];
-    if let StoreLocation::Path(store) = &args.store {
-        own.push(OwnPath::new(OwnPathKind::Store, "store", resolved(store)));
-    }
-    let references = args.store_args.allow_reference.iter();
-    if references
+    let references = &args.store_args.allow_reference;
+    let has_url = references
+        .iter()
         .chain([&args.store])
-        .any(|location| matches!(location, StoreLocation::Url(_)))
-    {
-        own.extend(OwnPath::names(start_directory::paths()));
-    }
-    for (option, path) in [
+        .any(|location| matches!(location, StoreLocation::Url(_)));
+    let variables = if has_url {
+        start_directory::paths()
+    } else {
+        Vec::new()
+    };
+    let trees = [
         ("--overlay", &args.overlay),
         ("--cache-dir", &args.store_args.remote.cache_dir),
         ("--synchronizer", &args.writing.synchronizer),
-    ] {
-        if let Some(path) = path {
-            own.push(OwnPath::new(OwnPathKind::Tree, option, path.clone()));
-        }
-    }
-    for location in &args.store_args.allow_reference {
-        if let StoreLocation::Path(path) = location {
-            let path = resolved(path);
-            own.push(OwnPath::new(OwnPathKind::Name, "--allow-reference", path));
-        }
-    }
-    own.extend(OwnPath::names(args.log.paths(resolved)));
+    ];
+    let trees = trees
+        .into_iter()
+        .filter_map(|(option, path)| Some((option, path.clone()?)));
+    let references = references
+        .iter()
+        .filter_map(|location| Some(("--allow-reference", resolved(location.path()?))));
+    let spill = ("--spill-dir", resolved(&args.reading.spill_name()));
+    let store = args.store.path().map(|path| ("store", resolved(path)));
+    let mut own = Vec::new();
+    own.extend(OwnPathKind::Name.of([spill]));
+    own.extend(OwnPathKind::Store.of(store));
+    own.extend(OwnPathKind::Name.of(variables));
+    own.extend(OwnPathKind::Tree.of(trees));
+    own.extend(OwnPathKind::Name.of(references.chain(args.log.paths(resolved))));
     own
 }
 
