@@ -10,9 +10,7 @@ mod raw;
 use super::compressor::{self, CompressorArg};
 use super::location::StoreUsage;
 use super::remote::RemoteArgs;
-use super::unfinished::{
-    UnfinishedOutput, hidden_directory, remove_directory, rename_to_free_name, sync_directory,
-};
+use super::unfinished::{StagedOutput, UnfinishedOutput, rename_to_free_name};
 use super::{
     CommandFailure, CommandResult, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs,
 };
@@ -263,10 +261,8 @@ fn create_in_directory(
     } else {
         made.parent().unwrap_or(store)
     };
-    let hidden = hidden_directory(beside)?;
-    let new = hidden.join("new");
-    let removed = hidden.clone();
-    let unfinished = UnfinishedOutput::new(move || remove_directory(&removed))?;
+    let output = StagedOutput::new(beside)?;
+    let new = output.path("new");
     let staged = new.join(store.strip_prefix(&made).unwrap_or(Path::new("")));
     std::fs::create_dir_all(&staged)?;
     // no other program sees these chunks before the array gets its name, so that no locks are
@@ -295,22 +291,19 @@ fn create_in_directory(
         )?;
     }
     staging.store().sync().context(&args.path)?;
-    unfinished
-        .finish(|| match (&hierarchy, &first) {
-            _ if is_empty_store => move_into(&new, store),
-            (Some(hierarchy), Some(first)) => {
-                let array = NewArray {
-                    hierarchy,
-                    key,
-                    document,
-                };
-                move_into_group(array, &new, &made, first)
-            }
-            _ => rename_to_free_name(&new, &made),
-        })
-        .context(&args.path)?;
-    remove_directory(&hidden);
-    Ok(sync_directory(beside).context(&args.path)?)
+    let finished = output.finish(|| match (&hierarchy, &first) {
+        _ if is_empty_store => move_into(&new, store),
+        (Some(hierarchy), Some(first)) => {
+            let array = NewArray {
+                hierarchy,
+                key,
+                document,
+            };
+            move_into_group(array, &new, &made, first)
+        }
+        _ => rename_to_free_name(&new, &made),
+    });
+    Ok(finished.context(&args.path)?)
 }
 
 /// Moves the content of `new` into an empty store. The document that makes the store an array moves

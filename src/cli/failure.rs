@@ -73,6 +73,11 @@ impl CommandFailure {
         Self::new(ExitCode::NotZarr, message)
     }
 
+    /// Returns the failure of [`ExitCode::Mountpoint`].
+    pub fn mountpoint(message: impl Into<String>) -> Self {
+        Self::new(ExitCode::Mountpoint, message)
+    }
+
     /// Returns the failure of a background process that has ended with `code`, and has printed why.
     pub fn of_process(code: i32) -> Self {
         CommandFailure {

@@ -13,7 +13,7 @@ pub use args::{Reading, StoreArgs, StoreUsage, WriteArgs};
 pub use parse::{
     StoreLocation, UrlParts, check_url, is_archive_name, is_ome_archive_name, leads_into_archive,
 };
-pub use probe::{check_answers, check_not_mounted, check_not_swapped};
+pub use probe::{check_answers, check_not_mounted, check_not_swapped, marked_by};
 
 use super::failure::{CommandFailure, ExitCode};
 use std::sync::Arc;

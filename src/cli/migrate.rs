@@ -2,7 +2,7 @@
 //! shards.
 
 use super::progress::ProgressLine;
-use super::unfinished::StagedOutput;
+use super::unfinished::{StagedOutput, rename_to_free_name};
 use super::{
     CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest, check_listed, location,
     print,
@@ -108,11 +108,12 @@ fn copy_in_shards(args: &MigrateArgs, shape: &ShardShape, new: &StoreLocation) -
         let why = "exists already; name a new store, or remove it";
         return Err(CommandFailure::wrong_use(format!("{new}: {why}")));
     }
-    location::check_not_mounted(target.parent().unwrap_or(Path::new("/")))?;
+    let beside = target.parent().unwrap_or(Path::new("/"));
+    location::check_not_mounted(beside)?;
     let hierarchy =
         StoreRequest::reading(&args.store, &args.store_args, &Arc::default()).hierarchy()?;
     check_listed(&hierarchy, shown)?;
-    let staged = StagedOutput::new(&target)?;
+    let staged = StagedOutput::new(beside)?;
     let made = staged.path("new");
     std::fs::create_dir(&made)?;
     let scratch = File::options()
@@ -131,7 +132,7 @@ fn copy_in_shards(args: &MigrateArgs, shape: &ShardShape, new: &StoreLocation) -
         Error::new(e.kind(), why).context(shown)
     })?;
     CommandFailure::check_left_out(&hierarchy, shown)?;
-    staged.finish(&made, false)?;
+    staged.finish(|| rename_to_free_name(&made, &target))?;
     let report = if args.json {
         json::write(&json!({"store": shown.to_string(), "new": new.to_string(),
             "arrays": copied.arrays, "sharded": copied.sharded, "chunks": copied.chunks,

@@ -1,7 +1,7 @@
 //! `--auto-mountpoint`: chooses the name of a mountpoint, and creates directories that are removed
 //! after the unmount. This module must not mount.
 
-use super::{CommandFailure, CommandResult, ExitCode, StoreLocation, absolute};
+use super::{CommandFailure, CommandResult, StoreLocation, absolute};
 use crate::fuse::{mounts_at, open_directory};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -118,7 +118,7 @@ pub fn make(path: &Path) -> CommandResult<MadeDirectories> {
         let new = parent.and_then(|parent| made.make(parent, directory));
         made.directory = Some(new.map_err(|e| {
             let why = format!("mountpoint {}: {}", directory.display(), Error::from(e));
-            CommandFailure::new(ExitCode::Mountpoint, why)
+            CommandFailure::mountpoint(why)
         })?);
     }
     Ok(made)
@@ -147,12 +147,8 @@ fn is_missing(path: &Path) -> bool {
 /// Returns the mountpoint of a store for which none is given: a directory in the working directory,
 /// named as the store without .zarr, .zip and .ozx. It must not exist, or be empty.
 pub fn for_store(store: &StoreLocation) -> CommandResult<PathBuf> {
-    new_path(store).map_err(|why| {
-        CommandFailure::new(
-            ExitCode::Mountpoint,
-            format!("{store}: {why}; name a mountpoint"),
-        )
-    })
+    new_path(store)
+        .map_err(|why| CommandFailure::mountpoint(format!("{store}: {why}; name a mountpoint")))
 }
 
 /// Returns the path for a mountpoint, or the reason why there is none.

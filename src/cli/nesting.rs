@@ -6,7 +6,7 @@
 //! it. Names say nothing, because of links and bind mounts: directories are compared by device and
 //! inode before the mount, and by the mount table after it.
 
-use super::{CommandFailure, CommandResult, ExitCode};
+use super::{CommandFailure, CommandResult};
 use crate::fuse::{Mountpoint, follow, mounts_at};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -138,7 +138,7 @@ pub fn check(own: &[OwnPath], site: &MountSite) -> CommandResult {
             }
             _ => continue,
         };
-        return Err(CommandFailure::new(ExitCode::Mountpoint, message));
+        return Err(CommandFailure::mountpoint(message));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `zarrfs pack`: copies a store into a zip archive, value by value, without decoding any.
 
 use super::progress::ProgressLine;
-use super::unfinished::StagedOutput;
+use super::unfinished::{StagedOutput, rename_to_free_name};
 use super::{CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest};
 use super::{check_listed, location, overlay, print, size};
 use crate::array::hierarchy::Hierarchy;
@@ -53,7 +53,7 @@ pub fn run(args: &PackArgs) -> CommandResult {
         None
     };
     check_listed(&hierarchy, &args.store)?;
-    let staged = StagedOutput::new(&target)?;
+    let staged = StagedOutput::new(target.parent().unwrap_or(&target))?;
     let new = staged.path("new.zip");
     let mut copy = ArchiveCopy::new(&hierarchy, &new, &staged.path("records")).context(&shown)?;
     let packed = hierarchy
@@ -67,7 +67,13 @@ pub fn run(args: &PackArgs) -> CommandResult {
     let finished = copy.writer.finish(&comment.unwrap_or_default());
     finished.context(&shown)?;
     let bytes = std::fs::metadata(&new)?.len();
-    staged.finish(&new, args.force)?;
+    staged.finish(|| {
+        if args.force {
+            std::fs::rename(&new, &target).context(target.display())
+        } else {
+            rename_to_free_name(&new, &target)
+        }
+    })?;
     let [count, bytes] = [size::count(count), size::show(bytes)];
     print(format!("{shown}: {count} values, {bytes}\n"))
 }

@@ -132,7 +132,7 @@ fn serve(args: &ServedArgs, path: &Path, pipes: Pipes) -> CommandResult {
     mount::mount(plan, tell).map_err(|failure| {
         if failure.is(ExitCode::Mountpoint) {
             let message = format!("{}; run makes it in TMPDIR", failure.message);
-            CommandFailure::new(ExitCode::Mountpoint, message)
+            CommandFailure::mountpoint(message)
         } else {
             failure
         }

@@ -161,34 +161,29 @@ impl MountNeeds<'_> {
 
     /// Returns the directories in whose place others may be found later.
     fn replaceable(&self) -> Vec<(PathBuf, PathAccess)> {
-        let references = self.references.iter().map(|reference| {
-            let path = reference.absolute().path().map(Path::to_path_buf);
-            (path, PathAccess::Read)
-        });
-        let store = self.store.path().map(Path::to_path_buf);
-        [(store, self.access())]
+        let references = self.references.iter().map(StoreLocation::absolute);
+        let references = references.map(|reference| (reference, PathAccess::Read));
+        [(self.store.clone(), self.access())]
             .into_iter()
             .chain(references)
-            .filter_map(|(path, access)| Some((path?, access)))
+            .filter_map(|(location, access)| Some((location.path()?.to_path_buf(), access)))
             .collect()
     }
 
     /// Returns the variables of the guard.
     fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let log = logger::path().map(|path| (LOG_FILE, path.as_os_str().to_owned()));
-        let spill = (SPILL_DIRECTORY, self.spill.as_os_str().to_owned());
-        let urls: Vec<&str> = self.urls().collect();
-        let servers = (!urls.is_empty()).then(|| (HAS_SERVERS, OsString::from("1")));
-        let directory = std::env::current_dir().unwrap_or_default();
-        let keys = urls
-            .iter()
-            .any(|url| url.starts_with("s3"))
-            .then(|| (START_DIRECTORY, directory.into_os_string()));
-        log.into_iter()
-            .chain([spill])
-            .chain(servers)
-            .chain(keys)
-            .collect()
+        let mut variables = vec![(SPILL_DIRECTORY, self.spill.clone().into())];
+        if let Some(path) = logger::path() {
+            variables.push((LOG_FILE, path.into()));
+        }
+        if self.urls().next().is_some() {
+            variables.push((HAS_SERVERS, "1".into()));
+        }
+        if self.urls().any(|url| url.starts_with("s3")) {
+            let directory = std::env::current_dir().unwrap_or_default();
+            variables.push((START_DIRECTORY, directory.into()));
+        }
+        variables
     }
 
     /// Returns the URLs of the store and of references.

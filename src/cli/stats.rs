@@ -5,7 +5,7 @@ mod list;
 
 use super::{CommandFailure, CommandResult, ExitCode, duration, size, stdio};
 use crate::fs::tree::METRICS;
-use crate::fuse::{MountEntry, PATIENCE, STATISTICS, mount_of, read_control};
+use crate::fuse::{MountEntry, PATIENCE, mount_of, read_control, read_statistics};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -50,7 +50,7 @@ struct Sample {
 
 impl Sample {
     fn take(mount: &MountEntry) -> Result<Sample, Error> {
-        let text = read_control(mount, STATISTICS, PATIENCE)?;
+        let text = read_statistics(mount)?;
         let Ok(Value::Object(values)) = json::parse(&text) else {
             return Err(Error::damaged("no counters in it"));
         };
@@ -76,12 +76,8 @@ pub fn run(args: &StatsArgs) -> CommandResult {
         libc::ENOENT | libc::ENOTDIR => no_such_path(path),
         _ => CommandFailure::failed(format!("{shown}: {e}")),
     })?;
-    let mount = mount.ok_or_else(|| {
-        CommandFailure::new(
-            ExitCode::Mountpoint,
-            format!("{shown}: not in a mount of zarrfs"),
-        )
-    })?;
+    let mount = mount
+        .ok_or_else(|| CommandFailure::mountpoint(format!("{shown}: not in a mount of zarrfs")))?;
     if args.prometheus {
         return stdio::print(
             read_control(&mount, METRICS, PATIENCE).map_err(|e| unanswered(path, &mount, e))?,
@@ -113,7 +109,7 @@ pub fn unanswered(path: &Path, mount: &MountEntry, e: Error) -> CommandFailure {
 
 fn no_such_path(path: &Path) -> CommandFailure {
     let why = format!("{}: no such file or directory", path.display());
-    CommandFailure::new(ExitCode::Mountpoint, why)
+    CommandFailure::mountpoint(why)
 }
 
 /// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the

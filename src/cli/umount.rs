@@ -3,7 +3,7 @@
 use super::{CommandFailure, CommandResult};
 use crate::fs::tree::SYNC;
 use crate::fuse::{
-    MountEntry, PATIENCE, STATISTICS, UnmountMode, mount_of, read_control, unmount_path,
+    MountEntry, PATIENCE, UnmountMode, mount_of, read_control, read_statistics, unmount_path,
 };
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -82,7 +82,7 @@ fn store_all(path: &Path) -> Result<Option<OwnedFd>, String> {
     let Ok(Some(mount)) = mount_of(path) else {
         return Ok(None);
     };
-    let statistics = match read_control(&mount, STATISTICS, PATIENCE) {
+    let statistics = match read_statistics(&mount) {
         Err(e) if is_no_mount(&e) => return Ok(None),
         statistics => statistics.map_err(unknown)?,
     };
@@ -115,7 +115,7 @@ fn sync(mount: &MountEntry) -> Result<Vec<u8>, Error> {
     loop {
         match wait.recv_timeout(PATIENCE) {
             Ok(said) => return said,
-            Err(_) => read_control(mount, STATISTICS, PATIENCE).map(drop)?,
+            Err(_) => read_statistics(mount).map(drop)?,
         }
     }
 }

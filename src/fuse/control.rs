@@ -23,7 +23,7 @@ use zarrfs_base::error::{Error, Result};
 
 /// The control file of all counters. The kernel keeps no pages of it, so that a read shows whether
 /// the daemon answers.
-pub const STATISTICS: &str = "stats.json";
+const STATISTICS: &str = "stats.json";
 
 /// Time in which a daemon that is not stopped answers.
 pub const PATIENCE: Duration = Duration::from_millis(2500);
@@ -52,6 +52,15 @@ pub fn read_control(mount: &MountEntry, name: &str, limit: Duration) -> Result<V
         Some(errno) => Err(Error::system(errno)),
         None => Err(Error::system(libc::EIO).context(status)),
     }
+}
+
+/// Reads the counters of a mount, or finds that its daemon does not answer.
+///
+/// # Errors
+///
+/// The errors of [`read_control`].
+pub fn read_statistics(mount: &MountEntry) -> Result<Vec<u8>> {
+    read_control(mount, STATISTICS, PATIENCE)
 }
 
 /// Returns the error of a mount that does not answer.

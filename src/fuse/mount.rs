@@ -2,7 +2,7 @@
 //! where fusermount3 would succeed. This module identifies its mount by the device number in the
 //! mount table, and unmounts no other.
 
-use super::control::{PATIENCE, STATISTICS, read_control};
+use super::control::read_statistics;
 use super::guard::MountGuard;
 use super::inherited;
 use super::mount_place::{
@@ -360,7 +360,7 @@ fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
 /// Returns whether the daemon of a mount has ended. A mount that hangs is not stale.
 fn is_stale(mount: &MountEntry) -> bool {
     // the kernel could answer a stat of a dead mount from its memory
-    read_control(mount, STATISTICS, PATIENCE).is_err_and(|e| e.errno() == libc::ENOTCONN)
+    read_statistics(mount).is_err_and(|e| e.errno() == libc::ENOTCONN)
 }
 
 fn failed(path: &Path, e: Error) -> MountError {

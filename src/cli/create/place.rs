@@ -1,7 +1,6 @@
 //! The place of a new array: its store, which may not exist yet, and its key there.
 
 use super::{CreateArgs, open};
-use crate::array::hierarchy::REMOVED;
 use crate::cli::{CommandFailure, CommandResult, StoreLocation, location};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -9,12 +8,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext};
-use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
+use zarrfs_format::metadata::{ZARR_JSON, ZGROUP, ZMETADATA};
 use zarrfs_store::{Key, LevelCache, Readable, Store};
-
-/// Lists of documents, each of which makes a directory an array: of Zarr v2, of an array being
-/// removed, of Zarr v1.
-const ARRAYS: [&[&str]; 3] = [&[ZARRAY], &[REMOVED], &[V1_META, V1_ATTRS]];
 
 fn archive(shown: &dyn Display) -> CommandFailure {
     CommandFailure::wrong_use(format!(
@@ -31,10 +26,7 @@ fn invalid(shown: &dyn Display, e: &Error) -> CommandFailure {
 /// and the array may have no document. `holds` says whether a level has a document.
 fn level_of_store(levels: usize, holds: &dyn Fn(usize, &str) -> bool) -> Option<usize> {
     let near = (0..levels).rev().find(|level| {
-        is_group(*level, holds)
-            || ARRAYS
-                .iter()
-                .any(|documents| documents.iter().all(|name| holds(*level, name)))
+        holds(*level, ZARR_JSON) || location::marked_by(&|name| holds(*level, name)).is_some()
     })?;
     if !is_group(near, holds) {
         // the hierarchy refuses an array inside another one
@@ -193,6 +185,7 @@ fn existing(path: &Path) -> CommandResult<(PathBuf, Vec<OsString>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARRAY};
 
     #[test]
     fn the_store_is_the_topmost_group_or_the_array_that_refuses_others() {

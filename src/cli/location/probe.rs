@@ -4,7 +4,7 @@
 use super::parse::{StoreLocation, UrlParts, check_url};
 use crate::array::hierarchy::REMOVED;
 use crate::cli::{CommandFailure, CommandResult, absolute, stats};
-use crate::fuse::{PATIENCE, STATISTICS, mount_of, read_control};
+use crate::fuse::{mount_of, read_statistics};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use zarrfs_base::json;
@@ -156,7 +156,7 @@ pub fn check_answers(path: &Path) -> CommandResult {
     let Ok(Some(mount)) = mount_of(path) else {
         return Ok(());
     };
-    match read_control(&mount, STATISTICS, PATIENCE) {
+    match read_statistics(&mount) {
         Err(e) if [libc::ETIMEDOUT, libc::ENOTCONN].contains(&e.errno()) => {
             Err(stats::unanswered(path, &mount, e))
         }
@@ -275,10 +275,14 @@ pub fn marks(directory: &Path) -> Option<&'static str> {
             _ => Some("array"),
         };
     }
-    let holds = |name: &&str| directory.join(name).is_file();
-    if [ZARRAY, REMOVED].iter().any(holds) || [V1_META, V1_ATTRS].iter().all(holds) {
+    marked_by(&|name| directory.join(name).is_file())
+}
+
+/// Returns `group` or `array` if there are documents of Zarr v1 or v2 that make a directory one.
+pub fn marked_by(holds: &dyn Fn(&str) -> bool) -> Option<&'static str> {
+    if holds(ZARRAY) || holds(REMOVED) || holds(V1_META) && holds(V1_ATTRS) {
         Some("array")
-    } else if [ZGROUP, ZMETADATA].iter().any(holds) {
+    } else if holds(ZGROUP) || holds(ZMETADATA) {
         Some("group")
     } else {
         None

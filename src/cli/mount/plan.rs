@@ -98,7 +98,7 @@ pub fn own_paths(args: &ServedArgs, is_mounted: bool) -> Vec<OwnPath> {
 /// Returns the failure of a mount.
 pub fn failure(e: MountError) -> CommandFailure {
     match e {
-        MountError::Mountpoint(message) => CommandFailure::new(ExitCode::Mountpoint, message),
+        MountError::Mountpoint(message) => CommandFailure::mountpoint(message),
         MountError::Unavailable(message) => CommandFailure::new(ExitCode::NoFuse, message),
         MountError::Stale(message) => CommandFailure::new(ExitCode::Stale, message),
         MountError::Other(e) => e.into(),

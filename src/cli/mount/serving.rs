@@ -7,7 +7,7 @@ use super::signals::{SignalHandler, ignore, orders};
 use crate::cli::listen::StatisticsListener;
 use crate::cli::mountpoint::{MadeDirectories, warn_of_hidden_files};
 use crate::cli::nesting::{self, MountSite};
-use crate::cli::{CommandFailure, CommandResult, ExitCode, idle, leftovers};
+use crate::cli::{CommandFailure, CommandResult, idle, leftovers};
 use crate::fs::Fs;
 use crate::fs::tree::Audience;
 use crate::fuse::{MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
@@ -183,9 +183,7 @@ fn start_session(
             };
             serve(fs.clone(), &mut mountpoint, options, before).map_err(|e| match e.errno() {
                 // another daemon serves an inherited connection
-                libc::EBUSY if is_inherited => {
-                    CommandFailure::new(ExitCode::Mountpoint, e.to_string())
-                }
+                libc::EBUSY if is_inherited => CommandFailure::mountpoint(e.to_string()),
                 _ => e.into(),
             })
         })

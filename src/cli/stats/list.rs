@@ -1,9 +1,9 @@
 //! `zarrfs stats` without a mountpoint: all mounts of zarrfs in the mount table, and what the
-//! daemon of each says of itself. This module asks through [`read_control`] alone, so that no mount
+//! daemon of each says of itself. This module asks through [`read_statistics`] alone, so that no mount
 //! can stop it.
 
 use crate::cli::{CommandFailure, CommandResult, list_of, size, stdio};
-use crate::fuse::{MountEntry, PATIENCE, STATISTICS, abort_file, daemons, mounts, read_control};
+use crate::fuse::{MountEntry, abort_file, daemons, mounts, read_statistics};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Mutex;
@@ -92,7 +92,7 @@ struct DaemonAnswer {
 impl DaemonAnswer {
     /// Asks the daemon of a mount.
     fn of(mount: &MountEntry) -> Self {
-        let text = read_control(mount, STATISTICS, PATIENCE);
+        let text = read_statistics(mount);
         match text.and_then(|text| Ok(json::parse_object(&text)?.into_parts().0)) {
             Ok(values) => {
                 let is_failing = values.get("store_failing") == Some(&Value::Bool(true));
