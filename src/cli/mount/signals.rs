@@ -20,8 +20,12 @@ use zarrfs_base::signals::ENDING;
 /// The name under which the control files show the level of the log.
 pub const LOG_LEVEL: &str = "log_level";
 
-/// Registers the signals that a daemon handles. Before any thread starts: a signal without its
-/// handler would leave the mount or its directory behind.
+/// Registers the signals that a daemon handles. The caller must do so before any thread starts: a
+/// signal without its handler would leave the mount or its directory behind.
+///
+/// # Errors
+///
+/// The system refuses the handlers.
 pub fn register() -> Result<Signals> {
     let handled = ENDING.into_iter().chain([SIGUSR1, SIGUSR2, SIGXCPU]);
     Signals::new(handled).map_err(Error::from)
