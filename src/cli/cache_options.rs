@@ -39,17 +39,13 @@ impl MemoryArgs {
         memory::set_cache_bound(usize::try_from(self.cache_size).unwrap_or(usize::MAX));
     }
 
+    /// Returns the number of threads asked for, or one per core.
     pub fn threads(&self) -> usize {
-        threads(self.threads)
+        self.threads.map_or_else(
+            || std::thread::available_parallelism().map_or(2, |n| n.get()),
+            usize::from,
+        )
     }
-}
-
-/// Returns the number of threads asked for, or one per core.
-pub fn threads(asked: Option<u16>) -> usize {
-    asked.map_or_else(
-        || std::thread::available_parallelism().map_or(2, |n| n.get()),
-        usize::from,
-    )
 }
 
 /// Options of every verb that reads flat bytes.

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 
 /// The control file of all counters. The kernel keeps no pages of it, so that a read shows whether
 /// the daemon answers.
@@ -41,8 +41,7 @@ const READ_FILE: &str = "ZARRFS_READ_FILE";
 /// ETIMEDOUT, with a message that says what ends the mount, if its daemon does not answer within
 /// `limit`.
 pub fn read_control(mount: &MountEntry, name: &str, limit: Duration) -> Result<Vec<u8>> {
-    let child = start_reader(mount, name)
-        .map_err(|e| Error::from(e).context("reading in another process"))?;
+    let child = start_reader(mount, name).context("reading in another process")?;
     let (answer, wait) = channel();
     std::thread::Builder::new().spawn(move || answer.send(child.wait_with_output()))?;
     let output = wait.recv_timeout(limit).map_err(|_| no_answer(mount))?;
