@@ -14,6 +14,7 @@ use super::remote::RemoteArgs;
 use super::unfinished::UnfinishedOutput;
 use super::{
     CommandFailure, CommandResult, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs,
+    words,
 };
 use crate::array::hierarchy::{DocumentFormat, Hierarchy};
 use clap::Args;
@@ -84,8 +85,9 @@ pub struct CreateArgs {
     ///
     /// The default is the format of the store that the array goes into, and 2 in a new store, which
     /// every reader opens.
-    #[arg(long, value_name = "FORMAT", value_parser = ["2", "3"], hide_possible_values = true)]
-    zarr_format: Option<String>,
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true,
+        value_parser = words(&[("2", DocumentFormat::V2), ("3", DocumentFormat::V3)]))]
+    zarr_format: Option<DocumentFormat>,
     /// Name the dimensions of a v3 array: time,lat,lon
     #[arg(long, value_name = "NAMES", value_parser = dimension_names)]
     dimension_names: Option<DimensionNames>,
@@ -138,7 +140,7 @@ fn dimension_names(text: &str) -> Result<DimensionNames, String> {
 /// Parses a dtype, or a v3 data type that NumPy lacks.
 fn dtype(text: &str) -> Result<Value, String> {
     let value = if text.starts_with(['[', '{']) {
-        json::parse(text.as_bytes()).map_err(|e| e.to_string())?
+        parsed(text)?
     } else {
         text.into()
     };
@@ -149,8 +151,12 @@ fn dtype(text: &str) -> Result<Value, String> {
     }
 }
 
+fn parsed(text: &str) -> Result<Value, String> {
+    json::parse(text.as_bytes()).map_err(|e| e.to_string())
+}
+
 fn codecs(text: &str) -> Result<Value, String> {
-    match json::parse(text.as_bytes()).map_err(|e| e.to_string())? {
+    match parsed(text)? {
         list @ Value::Array(_) => Ok(list),
         _ => Err("not a list".to_string()),
     }
@@ -164,7 +170,7 @@ fn filters(text: &str) -> Result<Value, String> {
 }
 
 fn attributes(text: &str) -> Result<Value, String> {
-    match json::parse(text.as_bytes()).map_err(|e| e.to_string())? {
+    match parsed(text)? {
         object @ Value::Object(_) => Ok(object),
         _ => Err("not an object".to_string()),
     }
@@ -173,11 +179,7 @@ fn attributes(text: &str) -> Result<Value, String> {
 /// Runs the verb.
 pub fn run(args: &CreateArgs) -> CommandResult {
     args.memory.set_bound();
-    let asked = match args.zarr_format.as_deref() {
-        Some("3") => Some(DocumentFormat::V3),
-        Some(_) => Some(DocumentFormat::V2),
-        None => None,
-    };
+    let asked = args.zarr_format;
     let (place, key) = place::of(args)?;
     let stored = match &place {
         NewPlace::Directory(path) if !path.exists() => None,

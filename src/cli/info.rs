@@ -175,12 +175,12 @@ impl InfoRow {
         match &self.content {
             RowContent::Group(plate) => {
                 object["kind"] = "group".into();
-                if let Some(plate) = plate {
-                    let Plate {
-                        rows,
-                        columns,
-                        wells,
-                    } = plate;
+                if let Some(Plate {
+                    rows,
+                    columns,
+                    wells,
+                }) = plate
+                {
                     object["plate"] = json!({"rows": rows, "columns": columns, "wells": wells});
                 }
                 if self.key.is_root() && !is_complete {
@@ -207,14 +207,13 @@ fn as_tree(rows: &[InfoRow], wide: bool, width: usize, style: Style) -> String {
     for (row, label) in rows.iter().zip(&labels) {
         let (content, error) = match &row.content {
             RowContent::Group(None) => ("group".to_string(), None),
-            RowContent::Group(Some(plate)) => {
-                let Plate {
-                    rows,
-                    columns,
-                    wells,
-                } = plate;
+            RowContent::Group(Some(Plate {
+                rows: n,
+                columns,
+                wells,
+            })) => {
                 let line =
-                    format!("group: plate of {rows} rows and {columns} columns, wells: {wells}");
+                    format!("group: plate of {n} rows and {columns} columns, wells: {wells}");
                 (line, None)
             }
             RowContent::Array(row) if wide => (row.wide_line(), row.error()),

@@ -25,18 +25,16 @@ impl StoreRequest<'_> {
     fn for_mounted_name(self, failure: CommandFailure) -> CommandFailure {
         let is_missing = failure.is(ExitCode::NotFound) || failure.is(ExitCode::NotZarr);
         let shown = self.location.to_string();
-        match shown.rsplit_once('/') {
-            Some((array, name))
-                if is_missing
-                    && (name == FLAT || Format::of_name(name).is_some())
-                    && !self.location.path().is_some_and(Path::exists) =>
-            {
-                CommandFailure::not_found(format!(
-                    "{shown}: {name} is a file of mounts, not of stores; name the array, as in `zarrfs cat {array}`"
-                ))
-            }
-            _ => failure,
+        if is_missing
+            && let Some((array, name)) = shown.rsplit_once('/')
+            && (name == FLAT || Format::of_name(name).is_some())
+            && !self.location.path().is_some_and(Path::exists)
+        {
+            return CommandFailure::not_found(format!(
+                "{shown}: {name} is a file of mounts, not of stores; name the array, as in `zarrfs cat {array}`"
+            ));
         }
+        failure
     }
 
     fn opened(self) -> CommandResult<Hierarchy> {

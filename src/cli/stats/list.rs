@@ -58,15 +58,9 @@ enum MountState {
 
 impl MountState {
     fn name(self) -> &'static str {
-        match self {
-            MountState::Answers => "ok",
-            MountState::Failing => "failing",
-            MountState::Hangs => "hangs",
-            MountState::Ended => "ended",
-            MountState::Covered => "covered",
-            MountState::Denied => "denied",
-            MountState::Failed => "failed",
-        }
+        [
+            "ok", "failing", "hangs", "ended", "covered", "denied", "failed",
+        ][self as usize]
     }
 
     /// Returns whether an operator has to do something about the mount itself. A store that fails
@@ -94,19 +88,14 @@ impl DaemonAnswer {
     fn of(mount: &MountEntry) -> Self {
         let text = read_statistics(mount);
         match text.and_then(|text| Ok(json::parse_object(&text)?.into_parts().0)) {
-            Ok(values) => {
-                let is_failing = values.get("store_failing") == Some(&Value::Bool(true));
-                let state = if is_failing {
-                    MountState::Failing
-                } else {
-                    MountState::Answers
-                };
-                DaemonAnswer {
-                    state,
-                    values,
-                    error: None,
-                }
-            }
+            Ok(values) => DaemonAnswer {
+                state: match values.get("store_failing") {
+                    Some(Value::Bool(true)) => MountState::Failing,
+                    _ => MountState::Answers,
+                },
+                values,
+                error: None,
+            },
             Err(e) => DaemonAnswer {
                 state: match e.errno() {
                     libc::ETIMEDOUT => MountState::Hangs,
