@@ -16,7 +16,6 @@ mod header_options;
 mod idle;
 mod info;
 mod leftovers;
-mod listen;
 mod location;
 mod logger;
 mod ls;

@@ -12,9 +12,9 @@ pub use plan::MountPlan;
 
 use super::compressor::{self, CompressorArg};
 use super::header_options::HeadersArgs;
-use super::listen::{self, ListenAddress};
 use super::logger::LogArgs;
 use super::sandbox::SandboxArgs;
+use super::stats::listen::{self, ListenAddress};
 use super::systemd::ServiceManager;
 use super::{
     ACCESS, CACHING, CommandFailure, CommandResult, DIAGNOSTICS, ReadArgs, StoreArgs,

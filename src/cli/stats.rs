@@ -2,6 +2,7 @@
 //! mountpoint it lists all mounts.
 
 mod list;
+pub mod listen;
 
 use super::{CommandFailure, CommandResult, ExitCode, duration, size, stdio};
 use crate::fs::tree::METRICS;

@@ -5,11 +5,11 @@ use super::ServedArgs;
 use super::plan::{MountPlan, inherit, own_paths};
 use super::signals::{LOG_LEVEL, register};
 use crate::array::hierarchy::Hierarchy;
-use crate::cli::listen::StatisticsListener;
 use crate::cli::location::{StoreRequest, StoreUsage, check_not_swapped};
 use crate::cli::mountpoint::{self, MadeDirectories};
 use crate::cli::nesting::{self, MountSite, OwnPath};
 use crate::cli::sandbox::{MountNeeds, Sandbox};
+use crate::cli::stats::listen::StatisticsListener;
 use crate::cli::{CommandResult, absolute, logger, overlay, version, warn_unlisted};
 use crate::fs::tree::Audience;
 use crate::fs::{Fs, Options};
@@ -46,19 +46,18 @@ impl<'a> OpenedMount<'a> {
     pub fn new(plan: MountPlan<'a>) -> CommandResult<Self> {
         let args = plan.args;
         let inherited = inherit(&plan)?;
-        let path = match &inherited {
-            Some(mountpoint) => mountpoint.path().to_path_buf(),
-            None => absolute(plan.path),
-        };
-        // an inherited mount does not answer yet, and the store must not lie in it
-        if inherited.is_none() {
-            args.store.check_answers()?;
-        }
-        let own = own_paths(args, inherited.is_some());
+        let path = inherited
+            .as_ref()
+            .map_or_else(|| absolute(plan.path), |mount| mount.path().to_path_buf());
         let site = match &inherited {
             Some(mountpoint) => MountSite::of(mountpoint)?,
-            None => MountSite::before(&path),
+            None => {
+                // an inherited mount does not answer yet, and the store must not lie in it
+                args.store.check_answers()?;
+                MountSite::before(&path)
+            }
         };
+        let own = own_paths(args, inherited.is_some());
         nesting::check(&own, &site)?;
         // only now no directory is read that may hang
         if inherited.is_none() && !args.stores {

@@ -6,7 +6,7 @@
 //! that it has resolved to this machine; requests are therefore answered under IP addresses,
 //! `localhost` and the name in the option alone.
 
-use super::{CommandFailure, CommandResult};
+use crate::cli::{CommandFailure, CommandResult};
 use crate::fs::Fs;
 use crate::fs::tree::Audience;
 use httparse::{EMPTY_HEADER, Request, Status};
