@@ -50,14 +50,11 @@ const MODES: [(&str, SandboxMode); 3] = [
 
 /// The paths and servers of a mount.
 pub struct MountNeeds<'a> {
-    pub store: StoreLocation,
-    pub overlay: Option<&'a Path>,
-    /// Whether the store is only read, or the overlay if there is one.
-    pub read_only: bool,
-    /// Directories that belong to the daemon.
-    pub own: Vec<&'a Path>,
+    /// The store, and then the places of references, independent of the working directory.
+    pub places: Vec<(StoreLocation, PathAccess)>,
+    /// Directories of the daemon, and of an overlay.
+    pub own: Vec<(&'a Path, PathAccess)>,
     pub spill: PathBuf,
-    pub references: &'a [StoreLocation],
     pub endpoint: Option<&'a str>,
     /// The directory from which a directory made for the mount is removed.
     pub made_in: Option<PathBuf>,
@@ -150,23 +147,11 @@ impl MountNeeds<'_> {
         None
     }
 
-    /// Returns the access that the mount needs to the store.
-    fn access(&self) -> PathAccess {
-        if self.read_only || self.overlay.is_some() {
-            PathAccess::Read
-        } else {
-            PathAccess::Write
-        }
-    }
-
     /// Returns the directories in whose place others may be found later.
     fn replaceable(&self) -> Vec<(PathBuf, PathAccess)> {
-        let references = self.references.iter().map(StoreLocation::absolute);
-        let references = references.map(|reference| (reference, PathAccess::Read));
-        [(self.store.clone(), self.access())]
-            .into_iter()
-            .chain(references)
-            .filter_map(|(location, access)| Some((location.path()?.to_path_buf(), access)))
+        let places = self.places.iter();
+        places
+            .filter_map(|(location, access)| Some((location.path()?.to_path_buf(), *access)))
             .collect()
     }
 
@@ -188,45 +173,35 @@ impl MountNeeds<'_> {
 
     /// Returns the URLs of the store and of references.
     fn urls(&self) -> impl Iterator<Item = &str> {
-        let all = self.references.iter().chain([&self.store]);
-        all.filter_map(|location| match location {
-            StoreLocation::Url(url) => Some(url.as_str()),
-            _ => None,
-        })
+        self.places
+            .iter()
+            .filter_map(|(location, _)| match location {
+                StoreLocation::Url(url) => Some(url.as_str()),
+                _ => None,
+            })
     }
 
     fn rules(&self) -> SandboxRules {
         let mut rules = SandboxRules::default();
         rules.permit("/dev/null", PathAccess::Files);
-        let path = self.store.path();
-        if let Some(above) = path.and_then(|path| path.ancestors().find(|above| above.exists())) {
-            if above.is_file() {
+        for (n, (location, access)) in self.places.iter().enumerate() {
+            // a store may be a part of an archive or repository
+            let path = location.path().and_then(|path| match n {
+                0 => path.ancestors().find(|above| above.exists()),
+                _ => Some(path),
+            });
+            let Some(path) = path else { continue };
+            if path.is_file() {
                 // an archive or a file of references may be replaced by another file of its name
-                permit_around(&mut rules, above);
+                permit_around(&mut rules, path);
             }
-            rules.permit(above, self.access());
+            rules.permit(path, *access);
         }
-        if let Some(overlay) = self.overlay {
-            let access = if self.read_only {
-                PathAccess::Read
-            } else {
-                PathAccess::Write
-            };
-            rules.permit(absolute(overlay), access);
-        }
-        for directory in &self.own {
-            rules.permit(absolute(directory), PathAccess::Write);
+        for (directory, access) in &self.own {
+            rules.permit(absolute(directory), *access);
         }
         if let Some(directory) = &self.made_in {
             rules.permit(directory, PathAccess::RemoveDirectories);
-        }
-        for reference in self.references {
-            if let StoreLocation::Path(path) = reference.absolute() {
-                if path.is_file() {
-                    permit_around(&mut rules, &path);
-                }
-                rules.permit(path, PathAccess::Read);
-            }
         }
         self.add_servers(&mut rules);
         rules
@@ -234,8 +209,8 @@ impl MountNeeds<'_> {
 
     /// Adds what requests to servers need.
     fn add_servers(&self, rules: &mut SandboxRules) {
-        for location in self.references.iter().chain([&self.store]) {
-            let StoreLocation::Url(url) = location else {
+        for place in &self.places {
+            let StoreLocation::Url(url) = &place.0 else {
                 continue;
             };
             // clouds, services for credentials, and redirects from http to https
@@ -251,7 +226,9 @@ impl MountNeeds<'_> {
                 }
                 // clients for the targets of references are made later, also for those beside a
                 // store that is a file of references
-                if *location != self.store || super::location::leads_into_archive(url) {
+                if self.places.first().is_none_or(|store| store.0 != place.0)
+                    || super::location::leads_into_archive(url)
+                {
                     for file in needs.files {
                         rules.permit(file, PathAccess::Read);
                     }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use zarrfs_base::memory;
 use zarrfs_base::spill_file::SpillSpace;
 use zarrfs_base::stats::Stats;
+use zarrfs_sandbox::PathAccess;
 use zarrfs_store::Store;
 
 /// A mount that can be made.
@@ -34,6 +35,8 @@ pub struct OpenedMount<'a> {
     pub listener: Option<StatisticsListener>,
     pub store: Arc<dyn Store>,
     pub fs: Arc<Fs>,
+    /// Whether the store is only read, or the overlay if there is one.
+    pub read_only: bool,
     pub needs: MountNeeds<'a>,
     pub sandbox: Sandbox,
     pub signals: Signals,
@@ -90,6 +93,7 @@ impl<'a> OpenedMount<'a> {
             listener,
             store,
             fs,
+            read_only,
             needs,
             sandbox,
             signals,
@@ -166,17 +170,30 @@ fn set_facts(fs: &Fs, plan: &MountPlan) {
 
 /// Returns what the daemon needs while it serves.
 fn needs<'a>(args: &'a ServedArgs, made: &MadeDirectories, read_only: bool) -> MountNeeds<'a> {
+    let writing = if read_only {
+        PathAccess::Read
+    } else {
+        PathAccess::Write
+    };
+    let overlay = args.overlay.iter().map(|path| (path, writing));
     let own = [
         &args.store_args.remote.cache_dir,
         &args.writing.synchronizer,
     ];
+    let own = own.into_iter().flatten();
+    let own = own.map(|path| (path, PathAccess::Write)).chain(overlay);
+    let access = if args.overlay.is_some() {
+        PathAccess::Read
+    } else {
+        writing
+    };
+    let references = args.store_args.allow_reference.iter();
+    let mut places = vec![(args.store.absolute(), access)];
+    places.extend(references.map(|location| (location.absolute(), PathAccess::Read)));
     MountNeeds {
-        store: args.store.absolute(),
-        overlay: args.overlay.as_deref(),
-        read_only,
-        own: own.into_iter().flatten().map(PathBuf::as_path).collect(),
+        places,
+        own: own.map(|(path, access)| (path.as_path(), access)).collect(),
         spill: args.reading.spill_directory(),
-        references: &args.store_args.allow_reference,
         endpoint: args.store_args.remote.endpoint_url.as_deref(),
         made_in: made.parent(),
     }

@@ -46,7 +46,7 @@ impl ServingMount {
     /// Mounts, and starts to serve.
     pub fn start(mut opened: OpenedMount) -> CommandResult<Self> {
         let args = opened.plan.args;
-        let read_only = opened.needs.read_only;
+        let read_only = opened.read_only;
         let mountpoint = match opened.inherited.take() {
             Some(mountpoint) => mountpoint,
             None => {
@@ -171,7 +171,7 @@ fn start_session(
         .and_then(|site| nesting::check(&opened.own, &site))
         .and_then(|()| {
             let fs = &opened.fs;
-            let options = serve_options(args, opened.needs.read_only);
+            let options = serve_options(args, opened.read_only);
             let before = |mountpoint: &mut Mountpoint| {
                 set_readahead(args, mountpoint);
                 let sandbox = &mut opened.sandbox;
