@@ -129,8 +129,11 @@ fn mount(words: &[OsString]) -> CommandResult {
     };
     in_own_namespace(args.namespace.as_deref())?;
     let mut line: Vec<OsString> = vec!["zarrfs".into(), "mount".into()];
-    let access = [(args.read_only, "ro"), (args.read_write, "rw")].into_iter();
-    let access = access.filter_map(|(asked, option)| asked.then(|| option.to_string()));
+    let access = [(args.read_only, "ro"), (args.read_write, "rw")];
+    let access = access
+        .iter()
+        .filter(|(asked, _)| *asked)
+        .map(|(_, option)| option.to_string());
     let is_inherited = inherited_descriptor(Path::new(&args.directory)).is_some();
     for options in args.options.iter().cloned().chain(access) {
         let options = if is_inherited {
@@ -164,8 +167,11 @@ fn umount(words: &[OsString]) -> CommandResult {
         return Ok(());
     };
     in_own_namespace(args.namespace.as_deref())?;
-    let how = [(args.lazy, "--lazy"), (args.force, "--force")].into_iter();
-    let how = how.filter_map(|(asked, option)| asked.then(|| option.into()));
+    let how = [(args.lazy, "--lazy"), (args.force, "--force")];
+    let how = how
+        .iter()
+        .filter(|(asked, _)| *asked)
+        .map(|(_, option)| OsString::from(option));
     let mut line: Vec<OsString> = vec!["zarrfs".into(), "umount".into()];
     line.extend(how.chain(["--".into(), args.directory]));
     run_verb(&line)

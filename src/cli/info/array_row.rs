@@ -1,5 +1,5 @@
-//! An array of the listing: what is known of it, in a line and in JSON. This module must not know the
-//! other arrays.
+//! An array of the listing: what is known of it, in a line and in JSON. This module must not know
+//! the other arrays.
 
 use super::InfoArgs;
 use super::codecs::{codecs, joined};

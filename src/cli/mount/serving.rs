@@ -125,7 +125,8 @@ impl ServingMount {
 
     /// Starts the timer of `--idle-timeout` and the server of `--listen`. The mount answers: the
     /// handshake is done, and the kernel keeps requests until a thread takes them. A request to the
-    /// own mount could not prove more, and would hang for ever if the process were killed meanwhile.
+    /// own mount could not prove more, and would hang for ever if the process were killed
+    /// meanwhile.
     fn start_timers(&mut self) -> CommandResult {
         if let Some(listener) = self.listener.take() {
             listener.serve(self.fs.clone())?;

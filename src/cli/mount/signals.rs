@@ -1,5 +1,5 @@
-//! The signals of a daemon, and the orders of `zarrfs run`: some change what a mount does, others end
-//! it. This module must not know how a mount was made.
+//! The signals of a daemon, and the orders of `zarrfs run`: some change what a mount does, others
+//! end it. This module must not know how a mount was made.
 
 use crate::cli::logger;
 use crate::cli::mountpoint::RemovableDirectories;

@@ -1,5 +1,5 @@
-//! The process of `zarrfs run` that waits for the daemon and the command, and passes signals on. This
-//! module must not know which command runs.
+//! The process of `zarrfs run` that waits for the daemon and the command, and passes signals on.
+//! This module must not know which command runs.
 
 use super::process::{ChildProcess, close_all, last_error};
 use crate::cli::failure::{CommandFailure, CommandResult, ExitCode};
@@ -83,8 +83,8 @@ impl Supervisor {
         })
     }
 
-    /// Runs the command, which `start` starts with the blocked signals of the caller, once the mount
-    /// answers. Returns the exit code.
+    /// Runs the command once the mount answers: `start` gets the signals that the caller has
+    /// blocked. Returns the exit code.
     pub fn run(
         mut self,
         start: impl FnOnce(libc::sigset_t) -> CommandResult<ChildProcess>,

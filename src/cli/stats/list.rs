@@ -1,6 +1,6 @@
 //! `zarrfs stats` without a mountpoint: all mounts of zarrfs in the mount table, and what the
-//! daemon of each says of itself. This module asks through [`read_statistics`] alone, so that no mount
-//! can stop it.
+//! daemon of each says of itself. This module asks through [`read_statistics`] alone, so that no
+//! mount can stop it.
 
 use crate::cli::{CommandFailure, CommandResult, list_of, size, stdio};
 use crate::fuse::{MountEntry, abort_file, daemons, mounts, read_statistics};
