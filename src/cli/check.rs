@@ -181,8 +181,7 @@ impl<'a> Report<'a> {
         if let Err(e) = stdio::output().flush() {
             self.broken.get_or_insert(e);
         }
-        let printed = stdio::unless_ended(self.broken.map_or(Ok(()), Err));
-        printed.map_err(|e| CommandFailure::from(e).plain())?;
+        stdio::ended(self.broken.map_or(Ok(()), Err))?;
         match self.errors + self.warnings {
             0 if summary.complete => Ok(()),
             _ => Err(CommandFailure::failed("")),

@@ -103,10 +103,7 @@ pub fn run(args: &LsArgs) -> CommandResult {
     };
     let done = output.list_all(&tree);
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
-        Err(e) => {
-            let printed = stdio::unless_ended(Err(e));
-            printed.map_err(|e| CommandFailure::from(e).plain())
-        }
+        Err(e) => stdio::ended(Err(e)),
         // with --json, the list has the error
         Ok(Some(e)) => Err(CommandFailure::from(e.context(&args.path)).plain()),
         Ok(None) => CommandFailure::check_left_out(tree.hierarchy(), &args.path),

@@ -26,7 +26,7 @@ pub fn as_json(history: &IceHistory) -> Value {
     })
 }
 
-/// Returns the same as lines.
+/// Returns the branches, tags and snapshots as lines.
 pub fn as_lines(history: &IceHistory) -> String {
     let mut lines = Vec::new();
     for (kind, names) in [("branch", &history.branches), ("tag", &history.tags)] {

@@ -1,4 +1,5 @@
-//! The changes of an overlay, counted for each group and array.
+//! The changes of an overlay, counted for each group and array. This module must not know what
+//! becomes of them.
 
 use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode};
 use std::collections::BTreeMap;
