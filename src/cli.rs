@@ -1,6 +1,7 @@
 //! The command line: one file per verb, which turns arguments into calls of the library, and
 //! results into output and exit codes. No other module names clap.
 
+mod cache_options;
 mod cat;
 mod check;
 mod completions;
@@ -15,12 +16,10 @@ mod header_options;
 mod idle;
 mod info;
 mod leftovers;
-mod listen;
 mod location;
 mod logger;
 mod ls;
 mod man;
-mod man_pages;
 mod map;
 mod migrate;
 mod mount;
@@ -45,33 +44,21 @@ mod umount;
 mod unfinished;
 mod version;
 
-use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, NestedStores, UseConsolidated};
-use crate::cache::{Cache, SpillOptions};
-use crate::export::Format;
-use crate::fs::Options;
-use crate::fs::tree::FLAT;
+use crate::array::hierarchy::Hierarchy;
 use crate::fuse::run_child;
+use cache_options::{MemoryArgs, ReadArgs};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, Parser, Subcommand};
-use failure::{CommandFailure, ExitCode, wants_json};
-use location::{StoreLocation, StoreRequest};
-use remote::RemoteArgs;
+use clap::{ArgAction, Parser, Subcommand};
+use failure::{CommandFailure, CommandResult, ExitCode, wants_json};
+use location::{Reading, StoreArgs, StoreLocation, StoreRequest, WriteArgs};
 use start_directory::absolute;
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::Arc;
-use std::time::Duration;
 use stdio::print;
-use zarrfs_base::error::{Error, Kind};
 use zarrfs_base::memory;
 use zarrfs_base::signals;
-use zarrfs_base::spill_file::SpillSpace;
-use zarrfs_base::stats::Stats;
-use zarrfs_format::metadata::V1Order;
-use zarrfs_store::{DirectoryStore, Hint, Key, LockFiles, SnapshotRef, Store, StoreExt};
 
 pub use stdio::Inherited;
 
@@ -219,120 +206,6 @@ enum Verb {
     Man(man::ManArgs),
 }
 
-/// Options of every verb that reads a store.
-#[derive(Args, Clone)]
-struct StoreArgs {
-    /// Read v1 order F as zarr1 or spec [default: zarr1]
-    ///
-    /// zarr1 reads them as zarr 1.x wrote them, spec as the text of the specification says.
-    #[arg(long, value_parser = words(&[("zarr1", V1Order::Zarr1), ("spec", V1Order::Spec)]),
-        value_name = "READING", default_value = "zarr1", help_heading = ACCESS,
-        hide_possible_values = true, hide_default_value = true)]
-    v1_order: V1Order,
-    /// Let references lead to what is below URL
-    ///
-    /// A URL or path, compared name by name. By default references may only lead to files below the
-    /// directory of the file of references. Credentials and headers are sent to servers below URL,
-    /// too. May be given several times.
-    #[arg(long, value_name = "URL", help_heading = ACCESS)]
-    allow_reference: Vec<StoreLocation>,
-    /// Read an Icechunk snapshot [default: branch:main]
-    ///
-    /// branch:NAME follows a branch, tag:NAME, snapshot:ID and asof:TIME name a snapshot for good.
-    /// TIME is as 2026-01-31T12:30Z, and is looked for in the branch main.
-    #[arg(long = "ref", value_name = "REF", value_parser = SnapshotRef::parse, help_heading = ACCESS)]
-    snapshot: Option<SnapshotRef>,
-    #[command(flatten)]
-    remote: RemoteArgs,
-    /// Whether keys of unfinished writes are listed. Verbs that look for them set it.
-    #[arg(skip)]
-    lists_unfinished: bool,
-    /// How often the store is read. Verbs that only read set this field.
-    #[arg(skip)]
-    reading: Reading,
-    /// Whether a mount is read-only.
-    #[arg(skip)]
-    is_read_only: bool,
-    /// Whether the location is a directory of stores.
-    #[arg(skip)]
-    holds_stores: bool,
-    /// Whether all snapshots of a repository are shown, each in a directory.
-    #[arg(skip)]
-    shows_history: bool,
-    /// Whether a branch of a repository stays at the snapshot that it has when it is opened.
-    #[arg(skip)]
-    keeps_snapshot: bool,
-    /// Whether the location is above the store, and documents alone are looked for there.
-    #[arg(skip)]
-    is_above: bool,
-    /// The mountpoint, without links, which no reference may lead into.
-    #[arg(skip)]
-    mountpoint: Option<PathBuf>,
-    /// The space of spill files, if a mount has another one.
-    #[arg(skip)]
-    spill: Option<Arc<SpillSpace>>,
-}
-
-/// How often a command reads a store.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Reading {
-    /// Whenever a program asks.
-    #[default]
-    Repeated,
-    /// At one moment, so that no request is repeated.
-    Once,
-    /// All of it, at one moment.
-    WholeOnce,
-}
-
-impl StoreArgs {
-    /// Returns whether the command reads the store at one moment.
-    fn reads_once(&self) -> bool {
-        self.reading != Reading::Repeated
-    }
-
-    /// Returns the condition under which consolidated metadata is used.
-    fn consolidated(&self) -> UseConsolidated {
-        match self.remote.consolidated {
-            // a check looks at the documents themselves
-            UseConsolidated::Auto if self.lists_unfinished => UseConsolidated::Auto,
-            UseConsolidated::Auto if self.is_read_only || self.reads_once() => {
-                UseConsolidated::UntilOpened
-            }
-            when => when,
-        }
-    }
-}
-
-/// Options of every verb that writes a store.
-#[derive(Args, Clone, Default)]
-#[command(next_help_heading = WRITING)]
-struct WriteArgs {
-    /// Lock chunks as zarr-python's ProcessSynchronizer
-    ///
-    /// Takes the lock of each chunk that is stored, in the directory that a ProcessSynchronizer
-    /// uses. Locks are named by the keys below STORE: a program that opens a group and one that
-    /// opens its array don't share them.
-    #[arg(long, value_name = "DIR")]
-    synchronizer: Option<PathBuf>,
-    /// Wait this long for a lock
-    ///
-    /// If another program holds a lock of --synchronizer for longer, storing the chunk fails.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
-    lock_timeout: Duration,
-    /// Replace chunks without waiting for the disk
-    ///
-    /// Faster, but after a power loss neither the old chunk nor the new one may be there. An fsync
-    /// still waits.
-    #[arg(long)]
-    no_fsync: bool,
-    /// Remove chunks that hold only the fill value
-    ///
-    /// A chunk that is written and holds nothing but the fill value is removed instead of stored.
-    #[arg(long)]
-    drop_empty_chunks: bool,
-}
-
 /// Returns the parser of an option that takes one of these words, each of which means a value.
 fn words<T: Copy + Send + Sync>(
     words: &'static [(&'static str, T)],
@@ -367,7 +240,7 @@ pub fn main(inherited: Inherited) -> process::ExitCode {
 }
 
 /// Runs the verb that a command line names; its first word is the program.
-fn run(words: &[OsString]) -> Result<(), CommandFailure> {
+fn run(words: &[OsString]) -> CommandResult {
     let verb = match Cli::try_parse_from(words) {
         Ok(cli) => cli.verb,
         Err(e) if e.use_stderr() => {
@@ -403,260 +276,27 @@ fn run(words: &[OsString]) -> Result<(), CommandFailure> {
     }
 }
 
-/// Opens a store for reading.
-fn open_store(
-    location: &StoreLocation,
-    args: &StoreArgs,
-    stats: &Arc<Stats>,
-) -> Result<Hierarchy, CommandFailure> {
-    let request = StoreRequest {
-        location,
-        args,
-        writing: None,
-        stats,
-    };
-    request.hierarchy()
-}
-
-impl StoreRequest<'_> {
-    /// Opens the groups and arrays of the store, or of the stores in a directory.
-    fn hierarchy(self) -> Result<Hierarchy, CommandFailure> {
-        self.opened()
-            .map_err(|failure| self.for_mounted_name(failure))
-    }
-
-    /// Returns the failure to open the store. If the last name of its location is that of a file
-    /// which only a mount shows, the failure says what to name instead.
-    fn for_mounted_name(self, failure: CommandFailure) -> CommandFailure {
-        let is_missing = failure.is(ExitCode::NotFound) || failure.is(ExitCode::NotZarr);
-        let shown = self.location.to_string();
-        match shown.rsplit_once('/') {
-            Some((array, name))
-                if is_missing
-                    && (name == FLAT || Format::of_name(name).is_some())
-                    && !self.location.path().is_some_and(Path::exists) =>
-            {
-                CommandFailure::not_found(format!(
-                    "{shown}: {name} is a file of mounts, not of stores; name the array, as in `zarrfs cat {array}`"
-                ))
-            }
-            _ => failure,
-        }
-    }
-
-    fn opened(self) -> Result<Hierarchy, CommandFailure> {
-        if !self.args.holds_stores {
-            return self.hierarchy_of(self.open_layers()?);
-        }
-        location::check_holds_stores(self.location)?;
-        let stores = NestedStores::new(self.open()?, self.stats.clone(), self.repository_opener());
-        let hierarchy = Hierarchy::new(Arc::new(stores), self.args.v1_order, self.stats.clone());
-        Ok(hierarchy.holding_stores())
-    }
-
-    /// Opens the store with all its layers.
-    fn open_layers(self) -> Result<Arc<dyn Store>, CommandFailure> {
-        let store = self.open()?;
-        if self.args.reading == Reading::WholeOnce {
-            store.hint(Hint::WholeStore);
-        }
-        let when = self.args.consolidated();
-        let above = &mut self.stores_above();
-        ConsolidatedStore::over_or_above(store, when, self.stats.clone(), above)
-            .map_err(|e| self.not_opened(e))
-    }
-
-    /// Returns the hierarchy of the opened store.
-    ///
-    /// # Errors
-    ///
-    /// The store is not a Zarr store.
-    fn hierarchy_of(self, store: Arc<dyn Store>) -> Result<Hierarchy, CommandFailure> {
-        let location = self.location;
-        let hierarchy = Hierarchy::new(store, self.args.v1_order, self.stats.clone());
-        hierarchy.check().map_err(|e| match e.kind() {
-            Kind::Invalid if is_nowhere(hierarchy.store()) => CommandFailure::not_found(format!(
-                "{location}: no such store, nor a group or array in one"
-            )),
-            // this occurs in an archive
-            Kind::NotFound => {
-                CommandFailure::not_found(format!("{location}: no such group or array: {e}"))
-            }
-            _ => self.not_opened(e),
-        })?;
-        Ok(hierarchy)
-    }
-
-    fn not_opened(self, e: Error) -> CommandFailure {
-        let location = self.location;
-        match e.kind() {
-            Kind::Invalid | Kind::Unsupported => {
-                CommandFailure::not_zarr(format!("{location}: {e}"))
-            }
-            _ => e.context(location).into(),
-        }
-    }
-
-    /// Returns the stores above a URL, nearest first, each with the key of the URL in it.
-    fn stores_above(self) -> impl Iterator<Item = (Arc<dyn Store>, Key)> {
-        let is_listed =
-            matches!(self.location, StoreLocation::Url(url) if !location::leads_into_archive(url));
-        let first = is_listed.then(|| (self.location.clone(), Key::root()));
-        let outwards = std::iter::successors(first, |(location, key)| {
-            let (above, name) = location.split_last()?;
-            Some((above, name.join_key(key)))
-        });
-        outwards
-            .skip(1)
-            .take(LEVELS_ABOVE)
-            .map_while(move |(location, key)| {
-                let args = StoreArgs {
-                    is_above: true,
-                    ..self.args.clone()
-                };
-                let above = StoreRequest {
-                    location: &location,
-                    args: &args,
-                    ..self
-                };
-                Some((above.open().ok()?, key))
-            })
-    }
-}
+/// Why a store shows no groups and arrays.
+const UNLISTED: &str = "the server can't list names, and there is no .zmetadata: groups and arrays in it are not known";
 
 /// Warns that the groups and arrays in a store that cannot list are unknown.
 fn warn_unlisted(hierarchy: &Hierarchy, location: &StoreLocation) {
     if !hierarchy.lists_nodes() {
-        let why = "the server can't list names, and there is no .zmetadata: groups and arrays in it are not known";
         // a warning that can't be written must not prevent the output
-        let _ = writeln!(std::io::stderr(), "warning: {location}: {why}");
+        let _ = writeln!(std::io::stderr(), "warning: {location}: {UNLISTED}");
     }
+}
+
+/// Checks that all groups and arrays of a store are known, for a verb that copies them.
+fn check_listed(hierarchy: &Hierarchy, location: &StoreLocation) -> CommandResult {
+    if hierarchy.lists_nodes() {
+        return Ok(());
+    }
+    let message = format!("{location}: {UNLISTED}; nothing was written");
+    Err(CommandFailure::failed(message))
 }
 
 /// Returns a JSON list of objects, each in a line of its own.
 fn list_of(objects: impl Iterator<Item = String>) -> String {
     format!("[\n{}\n]\n", objects.collect::<Vec<_>>().join(",\n"))
-}
-
-/// Maximum number of levels above a URL that are searched for consolidated metadata.
-const LEVELS_ABOVE: usize = 8;
-
-/// Returns whether a remote store has no key at all. An empty directory exists; an empty bucket
-/// prefix does not.
-fn is_nowhere(store: &dyn Store) -> bool {
-    store.concurrency() > 1
-        && store.lists_all()
-        && store
-            .list(&Key::root())
-            .is_ok_and(|mut names| names.next().is_none())
-}
-
-impl WriteArgs {
-    fn apply(&self, mut store: DirectoryStore) -> Result<DirectoryStore, Error> {
-        if self.no_fsync {
-            store = store.without_fsync();
-        }
-        if let Some(directory) = &self.synchronizer {
-            let locks = LockFiles::open(directory, self.lock_timeout);
-            store = store.with_locks(locks.map_err(|e| e.context("--synchronizer"))?);
-        }
-        Ok(store)
-    }
-}
-
-/// Options of every verb that decodes or encodes chunks.
-#[derive(Args)]
-#[command(next_help_heading = CACHING)]
-struct MemoryArgs {
-    /// Limit the memory for decoded chunks
-    ///
-    /// A number with K, M, G or T.
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
-    cache_size: u64,
-    /// Decode on N threads [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
-}
-
-impl MemoryArgs {
-    fn cache(&self, stats: Arc<Stats>) -> Cache {
-        self.set_bound();
-        Cache::new(
-            usize::try_from(self.cache_size).unwrap_or(usize::MAX),
-            stats,
-        )
-        .decoding_with(self.threads())
-    }
-
-    /// Sets the bound that the memory of documents and headers counts against.
-    fn set_bound(&self) {
-        memory::set_cache_bound(usize::try_from(self.cache_size).unwrap_or(usize::MAX));
-    }
-
-    fn threads(&self) -> usize {
-        threads(self.threads)
-    }
-}
-
-/// Returns the number of threads asked for, or one per core.
-fn threads(asked: Option<u16>) -> usize {
-    asked.map_or_else(
-        || std::thread::available_parallelism().map_or(2, |n| n.get()),
-        usize::from,
-    )
-}
-
-/// Options of every verb that reads flat bytes.
-#[derive(Args)]
-#[command(next_help_heading = CACHING)]
-struct ReadArgs {
-    #[command(flatten)]
-    memory: MemoryArgs,
-    /// Spill into DIR [default: $TMPDIR or /var/tmp]
-    ///
-    /// Decoded chunks wait there while an array is read from its beginning to its end and a row of
-    /// its chunks doesn't fit into --cache-size, encoded chunks until their shard is stored, and
-    /// manifests of Icechunk that exceed memory. It should not be a file system in memory.
-    #[arg(long, value_name = "DIR")]
-    spill_dir: Option<PathBuf>,
-    /// Limit the size of spill files
-    ///
-    /// 0 decodes the chunks again instead, and stores shards in more steps.
-    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size::parse)]
-    spill_size: u64,
-}
-
-impl ReadArgs {
-    fn options(&self, read_only: bool) -> Options {
-        let spill = self.spill_options();
-        Options {
-            read_only,
-            resize: false,
-            threads: self.memory.threads(),
-            direct_io: false,
-            spill,
-        }
-    }
-
-    fn spill_options(&self) -> SpillOptions {
-        SpillOptions {
-            directory: self.spill_directory(),
-            limit: self.spill_size,
-        }
-    }
-
-    /// Returns the directory of spill files.
-    fn spill_directory(&self) -> PathBuf {
-        absolute(&self.spill_name())
-    }
-
-    /// Returns the directory of spill files by the name that the user has given.
-    fn spill_name(&self) -> PathBuf {
-        self.spill_dir.clone().unwrap_or_else(spill_directory)
-    }
-}
-
-/// Returns the default directory of spill files.
-fn spill_directory() -> PathBuf {
-    std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }

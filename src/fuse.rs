@@ -40,7 +40,7 @@ mod replies;
 mod request_info;
 mod requests;
 
-pub use control::{PATIENCE, STATISTICS, read_control};
+pub use control::{PATIENCE, close_on_exec, read_control, read_statistics};
 pub use guard::{GuardCalls, MountGuard, RunService, daemons};
 pub use inherited::{inherited_descriptor, names_connection};
 pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, unmount_path};

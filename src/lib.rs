@@ -13,6 +13,5 @@ pub mod cache; // decoded chunks within one bound
 pub mod export; // headers and containers for other programs
 pub mod check; // faults in a store
 pub mod fs; // the file system
-pub mod sandbox; // what a daemon that serves may do
 pub mod fuse; // the adapter to FUSE
 pub mod cli; // the command line

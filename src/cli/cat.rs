@@ -3,18 +3,17 @@
 
 use super::flat::{self, Flat};
 use super::header::{HeaderSource, before_values, parse_box};
-use super::{CommandFailure, ReadArgs, StoreArgs, StoreLocation, open_store, size, stdio};
+use super::{CommandResult, ReadArgs, StoreArgs, StoreLocation, StoreRequest, size, stdio};
 use crate::array::hierarchy::FillMeaning;
 use crate::export::Format;
 use crate::fs::Fs;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 use zarrfs_base::error::Error;
-use zarrfs_base::stats::Stats;
 
 /// Number of bytes read and written at a time.
 const STEP: u64 = 4 << 20;
@@ -60,10 +59,10 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 }
 
 /// Runs the verb.
-pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
-    let stats = Arc::new(Stats::default());
+pub fn run(args: &CatArgs) -> CommandResult {
+    let stats = Arc::default();
     // an array's directory is a store of one array
-    let hierarchy = open_store(&args.path, &args.store_args, &stats)?;
+    let hierarchy = StoreRequest::reading(&args.path, &args.store_args, &stats).hierarchy()?;
     let cache = args.reading.memory.cache(stats.clone());
     let options = args.reading.options(true);
     let Flat { fs, handle, array } =
@@ -120,8 +119,5 @@ fn print(
             }
         }
     }
-    match written.and_then(|()| out.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
-    }
+    Ok(stdio::unless_ended(written.and_then(|()| out.flush()))?)
 }

@@ -3,15 +3,16 @@
 
 use super::progress::{ProgressLine, bar};
 use super::{
-    CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, open_store, size, stdio,
+    CommandFailure, CommandResult, MemoryArgs, Reading, StoreArgs, StoreLocation, StoreRequest,
+    size, stdio,
 };
 use crate::check::{CheckOptions, Event, Finding, Severity, Summary, check};
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use zarrfs_base::error::{Error, one_line};
+use zarrfs_base::error::one_line;
 use zarrfs_base::json::{self, Value, json};
 
 /// Arguments of `check`.
@@ -53,20 +54,17 @@ struct Report<'a> {
 }
 
 /// Runs the verb.
-pub fn run(args: &CheckArgs) -> Result<(), CommandFailure> {
-    let store_args = StoreArgs {
-        lists_unfinished: true,
-        reading: Reading::WholeOnce,
-        ..args.store_args.clone()
-    };
+pub fn run(args: &CheckArgs) -> CommandResult {
+    let mut store_args = args.store_args.clone();
+    store_args.usage.lists_unfinished = true;
+    store_args.usage.reading = Reading::WholeOnce;
     args.memory.set_bound();
-    let hierarchy = open_store(&args.store, &store_args, &Arc::default())?;
+    let hierarchy = StoreRequest::reading(&args.store, &store_args, &Arc::default()).hierarchy()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // the second signal ends the process
-        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())
-            .map_err(Error::from)?;
-        signal_hook::flag::register(signal, stop.clone()).map_err(Error::from)?;
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
     }
     let mut report = Report::new(args, &stop);
     report.begin();
@@ -170,7 +168,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn end(mut self, summary: &Summary) -> Result<(), CommandFailure> {
+    fn end(mut self, summary: &Summary) -> CommandResult {
         if let Some(progress) = &mut self.progress {
             progress.end();
         }
@@ -183,9 +181,7 @@ impl<'a> Report<'a> {
         if let Err(e) = stdio::output().flush() {
             self.broken.get_or_insert(e);
         }
-        if let Some(e) = self.broken.filter(|e| e.kind() != ErrorKind::BrokenPipe) {
-            return Err(CommandFailure::from(Error::from(e)).plain());
-        }
+        stdio::ended(self.broken.map_or(Ok(()), Err))?;
         match self.errors + self.warnings {
             0 if summary.complete => Ok(()),
             _ => Err(CommandFailure::failed("")),

@@ -1,7 +1,7 @@
 //! `zarrfs completions`: prints completions of the command line for a shell.
 
 use super::header_options::formats;
-use super::{Cli, CommandFailure, print};
+use super::{Cli, CommandResult, print};
 use crate::export::{Format, GroupFormat};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Args, Command, CommandFactory, ValueHint};
@@ -22,30 +22,10 @@ pub struct CompletionsArgs {
 /// Completes the mountpoints of this machine where `zarrfs stats` and `umount` expect one. The
 /// mount table spells spaces in octal. Nothing in a path is evaluated, since any user may name a
 /// mountpoint.
-const BASH_MOUNTPOINTS: &str = r#"
-_zarrfs_or_mountpoints() {
-    _zarrfs "$@"
-    case "${COMP_WORDS[1]}" in
-        stats|umount|unmount) ;;
-        *) return 0 ;;
-    esac
-    if [[ $2 == -* || $3 == --watch ]]; then
-        return 0
-    fi
-    COMPREPLY=()
-    local path type
-    while read -r _ path type _; do
-        printf -v path %b "${path//\\/\\0}"
-        if [[ $type == fuse.zarrfs && $path == "$2"* ]]; then
-            COMPREPLY+=("$(printf %q "$path")")
-        fi
-    done </proc/self/mounts
-}
-complete -F _zarrfs_or_mountpoints -o bashdefault -o default zarrfs
-"#;
+const BASH_MOUNTPOINTS: &str = include_str!("complete_mountpoints.bash");
 
 /// Runs the verb.
-pub fn run(args: &CompletionsArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &CompletionsArgs) -> CommandResult {
     let mut command = with_values(Cli::command());
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, "zarrfs", &mut text);

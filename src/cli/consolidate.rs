@@ -1,12 +1,12 @@
 //! `zarrfs consolidate`: writes the consolidated metadata of a store: `.zmetadata`, or for Zarr v3
 //! a part of `zarr.json`.
 
-use super::{CommandFailure, StoreArgs, StoreLocation, open_store, print};
+use super::{CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest, print};
 use crate::array::hierarchy::{StoredNode, UseConsolidated};
 use clap::Args;
 use std::sync::Arc;
+use zarrfs_base::error::ErrorContext;
 use zarrfs_base::json::{self, json};
-use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZMETADATA};
 use zarrfs_store::Key;
 
@@ -23,19 +23,15 @@ pub struct ConsolidateArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &ConsolidateArgs) -> CommandResult {
     let shown = &args.store;
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::default();
     let mut store_args = args.store_args.clone();
     // read the documents themselves
     store_args.remote.consolidated = UseConsolidated::Never;
-    let hierarchy = open_store(&args.store, &store_args, &stats)?;
-    let names = hierarchy
-        .write_consolidated(&Key::root())
-        .map_err(|e| e.context(shown))?;
-    let is_v3 = hierarchy
-        .is_v3(&Key::root())
-        .map_err(|e| e.context(shown))?;
+    let hierarchy = StoreRequest::reading(&args.store, &store_args, &stats).hierarchy()?;
+    let names = hierarchy.write_consolidated(&Key::root()).context(shown)?;
+    let is_v3 = hierarchy.is_v3(&Key::root()).context(shown)?;
     let arrays = names.iter().filter(|name| {
         if is_v3 {
             Key::normalize(name)

@@ -3,7 +3,9 @@
 
 use super::{StoreLocation, logger, stdio};
 use crate::array::hierarchy::Hierarchy;
+use rustix::io::Errno;
 use std::ffi::OsString;
+use std::io;
 use zarrfs_base::error::{Error, Kind, lines, one_line};
 use zarrfs_base::json::{self, json};
 
@@ -25,6 +27,9 @@ pub enum ExitCode {
     /// A mount without a daemon was left at the mountpoint.
     Stale = 7,
 }
+
+/// The outcome of a verb, or of a part of it.
+pub type CommandResult<T = ()> = Result<T, CommandFailure>;
 
 /// The exit code of a command that failed, and its message. An empty message was printed already.
 pub struct CommandFailure {
@@ -66,6 +71,11 @@ impl CommandFailure {
     /// Returns the failure of [`ExitCode::NotZarr`].
     pub fn not_zarr(message: impl Into<String>) -> Self {
         Self::new(ExitCode::NotZarr, message)
+    }
+
+    /// Returns the failure of [`ExitCode::Mountpoint`].
+    pub fn mountpoint(message: impl Into<String>) -> Self {
+        Self::new(ExitCode::Mountpoint, message)
     }
 
     /// Returns the failure of a background process that has ended with `code`, and has printed why.
@@ -140,6 +150,18 @@ impl From<Error> for CommandFailure {
             _ => ExitCode::Failed,
         };
         CommandFailure::new(code, e.to_string())
+    }
+}
+
+impl From<io::Error> for CommandFailure {
+    fn from(e: io::Error) -> Self {
+        Error::from(e).into()
+    }
+}
+
+impl From<Errno> for CommandFailure {
+    fn from(e: Errno) -> Self {
+        Error::from(e).into()
     }
 }
 

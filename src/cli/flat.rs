@@ -1,12 +1,13 @@
 //! The flat bytes of one array, opened without FUSE, for `cat` and `put`.
 
-use super::{CommandFailure, StoreLocation};
+use super::{CommandFailure, CommandResult, StoreLocation};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
 use crate::fs::tree::{FLAT, ROOT_INODE, Tree};
 use crate::fs::{Fs, Options};
 use std::sync::Arc;
+use zarrfs_base::error::ErrorContext;
 use zarrfs_base::stats::Stats;
 use zarrfs_store::Key;
 
@@ -20,6 +21,13 @@ pub struct Flat {
     pub array: Arc<Array>,
 }
 
+/// Returns the failure of a location that is a group.
+pub fn no_array(shown: &StoreLocation) -> CommandFailure {
+    CommandFailure::not_found(format!(
+        "{shown}: a group, not an array; name an array in it: `zarrfs ls {shown}` lists them"
+    ))
+}
+
 /// Opens the flat bytes of the array at the root of `hierarchy`, whose store is at `location`. They
 /// are opened for writing, too, unless the options are read-only.
 pub fn open(
@@ -28,7 +36,7 @@ pub fn open(
     cache: Cache,
     stats: Arc<Stats>,
     options: Options,
-) -> Result<Flat, CommandFailure> {
+) -> CommandResult<Flat> {
     let shown = location;
     let cache = Arc::new(cache);
     let for_writing = !options.read_only;
@@ -36,13 +44,9 @@ pub fn open(
     let array = match tree.hierarchy().find(&Key::root())? {
         Some(StoredNode::Array(array)) => array,
         Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
-        _ => {
-            return Err(CommandFailure::not_found(format!(
-                "{shown}: a group, not an array; name an array in it: `zarrfs ls {shown}` lists them"
-            )));
-        }
+        _ => return Err(no_array(shown)),
     };
-    array.readable().map_err(|e| e.context(shown))?;
+    array.readable().context(shown)?;
     if array.metadata().has_objects() {
         let message = format!("{shown}: objects have no flat bytes; read the chunks in a mount");
         return Err(CommandFailure::not_zarr(message));
@@ -51,6 +55,6 @@ pub fn open(
     let opened = fs
         .lookup(ROOT_INODE, FLAT)
         .and_then(|flat| fs.open(flat.inode, for_writing, false));
-    let handle = opened.map_err(|e| e.context(shown))?.handle;
+    let handle = opened.context(shown)?.handle;
     Ok(Flat { fs, handle, array })
 }

@@ -1,9 +1,11 @@
 //! `zarrfs header`: prints a header that lets another program open an array's flat bytes, without
 //! FUSE.
 
+use super::flat::no_array;
 use super::header_options::FormatArgs;
 use super::{
-    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, list_of, location, open_store, print,
+    CommandFailure, CommandResult, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, list_of,
+    print,
 };
 use crate::array::Array;
 use crate::array::hierarchy::{FillMeaning, StoredNode};
@@ -12,7 +14,7 @@ use crate::export::{self, ArrayBox, Composite, Described, Format, GroupFormat, P
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::sync::Arc;
-use zarrfs_base::error::Error;
+use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_base::json::{self, json};
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
@@ -74,13 +76,13 @@ fn ids(formats: impl IntoIterator<Item = Format>) -> String {
 }
 
 /// Runs the verb.
-pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &HeaderArgs) -> CommandResult {
     let shown = &args.path;
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::default();
     // the directory of an array is a store of one array, but its coordinates are beside it
-    let alone = open_store(&args.path, &args.store_args, &stats)?;
+    let alone = StoreRequest::reading(&args.path, &args.store_args, &stats).hierarchy()?;
     let alone = args.files.hierarchy(alone);
-    let place = alone.find(&Key::root()).map_err(|e| e.context(shown))?;
+    let place = alone.find(&Key::root()).context(shown)?;
     let cache = args.memory.cache(stats.clone());
     match (place, args.format) {
         (Some(StoredNode::Damaged(e)), _) => Err(e.context(shown).into()),
@@ -91,7 +93,7 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
             )))
         }
         (Some(StoredNode::Array(array)), asked @ (None | Some(Asked::Array(_)))) => {
-            array.readable().map_err(|e| e.context(shown))?;
+            array.readable().context(shown)?;
             let source = HeaderSource {
                 path: &args.path,
                 store_args: &args.store_args,
@@ -114,16 +116,14 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
                 }
             }
         }
-        (_, Some(Asked::Array(_))) => Err(CommandFailure::not_found(format!(
-            "{shown}: a group, not an array; name an array in it: `zarrfs ls {shown}` lists them"
-        ))),
+        (_, Some(Asked::Array(_))) => Err(no_array(shown)),
         _ if args.part.is_some() => {
             let why = "--box is for arrays, and their formats";
             Err(CommandFailure::wrong_use(format!("{shown}: {why}")))
         }
         (_, Some(Asked::Group(format))) => {
             let file = format.file(&alone, &cache, &Key::root(), &args.files.options());
-            print(before_values(&file.map_err(|e| e.context(shown))?))
+            print(before_values(&file.context(shown)?))
         }
         (_, None) => {
             let shown = GroupFormat::ALL.into_iter();
@@ -147,7 +147,7 @@ pub fn parse_box(
     text: Option<&str>,
     path: &StoreLocation,
     array: &Array,
-) -> Result<Option<ArrayBox>, CommandFailure> {
+) -> CommandResult<Option<ArrayBox>> {
     let shape = &array.metadata().shape;
     let parsed = text.map(|text| ArrayBox::parse(text, shape)).transpose();
     parsed.map_err(|e| {
@@ -164,7 +164,7 @@ impl HeaderSource<'_> {
         format: Format,
         cache: &Cache,
         stats: &Arc<Stats>,
-    ) -> Result<Composite, CommandFailure> {
+    ) -> CommandResult<Composite> {
         let shown = self.path;
         let of_part = self
             .part
@@ -199,11 +199,11 @@ impl HeaderSource<'_> {
         format: Format,
         cache: &Cache,
         stats: &Arc<Stats>,
-    ) -> Result<Described, CommandFailure> {
+    ) -> CommandResult<Described> {
         let (store, key) = enclosing(self.path, self.store_args);
-        let hierarchy =
-            open_store(&store, self.store_args, stats)?.with_fill_meaning(self.fill_meaning);
-        let place = hierarchy.find(&key).map_err(|e| e.context(self.path))?;
+        let hierarchy = StoreRequest::reading(&store, self.store_args, stats).hierarchy()?;
+        let hierarchy = hierarchy.with_fill_meaning(self.fill_meaning);
+        let place = hierarchy.find(&key).context(self.path)?;
         let described = match (place, &self.part) {
             (Some(StoredNode::Array(array)), None) if format.reads_values() => {
                 export::describe_values(&hierarchy, cache, &array, 0..array.size())
@@ -233,7 +233,7 @@ fn enclosing(path: &StoreLocation, args: &StoreArgs) -> (StoreLocation, Key) {
     while let Some((above, name)) = store.split_last() {
         let below = name.join_key(&key);
         // a directory that can't be opened is above the store
-        let Ok(opened) = location::open(&above, args, None, &Arc::default()) else {
+        let Ok(opened) = StoreRequest::reading(&above, args, &Arc::default()).open() else {
             break;
         };
         if !holds(opened.as_ref(), &below, &[ZARRAY, ZARR_JSON])

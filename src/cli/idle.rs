@@ -1,13 +1,12 @@
 //! `--idle-timeout`: unmounts a mount that is not used. It asks the file system whether files are
 //! open and whether requests arrived.
 
-use super::CommandFailure;
+use super::CommandResult;
 use crate::fs::Fs;
 use crate::fuse::{Mountpoint, Unmounted};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use zarrfs_base::error::Error;
 use zarrfs_base::pool::start_thread;
 
 /// Bounds of the time between two checks.
@@ -17,11 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Starts a thread that unmounts when no file is open and no request has arrived for `timeout`. A
 /// mount with dirty chunks that can't be stored stays, and so does one that is the working
 /// directory of a process.
-pub fn unmount_after(
-    timeout: Duration,
-    fs: Arc<Fs>,
-    mountpoint: Arc<Mountpoint>,
-) -> Result<(), CommandFailure> {
+pub fn unmount_after(timeout: Duration, fs: Arc<Fs>, mountpoint: Arc<Mountpoint>) -> CommandResult {
     start_thread("idle", move || {
         let pause = (timeout / 8).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         let mut requests = fs.tree().requests();
@@ -34,8 +29,7 @@ pub fn unmount_after(
                 return;
             }
         }
-    })
-    .map_err(Error::from)?;
+    })?;
     Ok(())
 }
 

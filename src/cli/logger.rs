@@ -6,7 +6,7 @@ mod repeats;
 
 use super::start_directory::absolute;
 use super::systemd::{self, Journal};
-use super::{CommandFailure, DIAGNOSTICS, time};
+use super::{CommandFailure, CommandResult, DIAGNOSTICS, time};
 use clap::Args;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use queue::{LogQueue, PATIENCE};
@@ -174,10 +174,10 @@ impl LogArgs {
     }
 
     /// Starts logging, for the mount at `mountpoint`.
-    pub fn start(&self, mountpoint: &Path) -> Result<(), CommandFailure> {
+    pub fn start(&self, mountpoint: &Path) -> CommandResult {
         if let Some(path) = &self.log_file {
             // the name is not resolved: a link to the file of the day may change
-            let whole = std::path::absolute(path).map_err(Error::from)?;
+            let whole = std::path::absolute(path)?;
             let _ = LOG_FILE.set(LogFile {
                 path: whole,
                 file: Mutex::new(Arc::new(open(path)?)),
@@ -199,7 +199,7 @@ impl LogArgs {
 }
 
 /// Starts the log of a verb that prints its errors: only a wait for a server is logged.
-pub fn start_for_command() -> Result<(), CommandFailure> {
+pub fn start_for_command() -> CommandResult {
     start(Logger { queue: None }, LevelFilter::Off)
 }
 
@@ -208,17 +208,17 @@ fn start_queue(
     format: LineFormat,
     out: impl Write + Send + 'static,
     level: LevelFilter,
-) -> Result<(), CommandFailure> {
+) -> CommandResult {
     let queue = Arc::new(LogQueue::new(format, PATIENCE));
     let of_thread = queue.clone();
-    start_thread("log", move || of_thread.run(out)).map_err(Error::from)?;
+    start_thread("log", move || of_thread.run(out))?;
     start(Logger { queue: Some(queue) }, level)?;
     // the usual hook writes to standard error on the thread that serves a request
     std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));
     Ok(())
 }
 
-fn start(logger: Logger, level: LevelFilter) -> Result<(), CommandFailure> {
+fn start(logger: Logger, level: LevelFilter) -> CommandResult {
     if LOGGER.set(logger).is_ok()
         && let Some(logger) = LOGGER.get()
     {
@@ -342,7 +342,7 @@ fn is_late_reply(record: &Record) -> bool {
 /// Opens a file to append the log to it. A log without a reader must not stop the mount: a FIFO
 /// without a reader is an error, and lines that a reader doesn't take are lost. A new file is for
 /// its owner, since the log quotes private documents.
-pub fn open(path: &Path) -> Result<File, CommandFailure> {
+pub fn open(path: &Path) -> CommandResult<File> {
     let mut options = OpenOptions::new();
     options
         .create(true)

@@ -2,17 +2,17 @@
 
 use super::header_options::HeadersArgs;
 use super::{
-    CommandFailure, Reading, StoreArgs, StoreLocation, open_store, stdio, time, warn_unlisted,
+    CommandFailure, CommandResult, Reading, StoreArgs, StoreLocation, StoreRequest, stdio, time,
+    warn_unlisted,
 };
 use crate::array::hierarchy::{MAX_NODES, Prefixes, WalkBounds, too_much};
 use crate::cache::Cache;
 use crate::fs::tree::{ListedNode, Name, Node, Tree};
 use clap::Args;
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result, one_line};
 use zarrfs_base::json::{self, Value, json};
-use zarrfs_base::stats::Stats;
 use zarrfs_store::{Key, escaped};
 
 /// Maximum number of names that are sorted. A directory with more is printed in the order of the
@@ -82,17 +82,15 @@ struct ListOutput<'a> {
 }
 
 /// Runs the verb.
-pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
-    let stats = Arc::new(Stats::default());
-    let store_args = StoreArgs {
-        reading: if args.recursive {
-            Reading::WholeOnce
-        } else {
-            Reading::Once
-        },
-        ..args.store_args.clone()
+pub fn run(args: &LsArgs) -> CommandResult {
+    let stats = Arc::default();
+    let mut store_args = args.store_args.clone();
+    store_args.usage.reading = if args.recursive {
+        Reading::WholeOnce
+    } else {
+        Reading::Once
     };
-    let hierarchy = open_store(&args.path, &store_args, &stats)?;
+    let hierarchy = StoreRequest::reading(&args.path, &store_args, &stats).hierarchy()?;
     warn_unlisted(&hierarchy, &args.path);
     let tree = args
         .headers
@@ -105,9 +103,7 @@ pub fn run(args: &LsArgs) -> std::result::Result<(), CommandFailure> {
     };
     let done = output.list_all(&tree);
     match done.and_then(|failed| output.out.flush().map(|()| failed)) {
-        // the reader has ended, such as `head`
-        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(e) => Err(CommandFailure::from(Error::from(e)).plain()),
+        Err(e) => stdio::ended(Err(e)),
         // with --json, the list has the error
         Ok(Some(e)) => Err(CommandFailure::from(e.context(&args.path)).plain()),
         Ok(None) => CommandFailure::check_left_out(tree.hierarchy(), &args.path),

@@ -1,8 +1,7 @@
 //! `zarrfs man`: manual pages, generated from the text of the help, with exit codes, files,
 //! environment and examples.
 
-use super::man_pages::{ENVIRONMENT, EXAMPLES, FILES};
-use super::{Cli, CommandFailure, EXIT_CODES, print, stdio};
+use super::{Cli, CommandFailure, CommandResult, EXIT_CODES, print, stdio};
 use crate::check::FindingKind;
 use clap::{Args, Command, CommandFactory};
 use clap_mangen::Man;
@@ -27,7 +26,7 @@ pub struct ManArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &ManArgs) -> CommandResult {
     // `help` needs no page: the page of a verb has the text of `zarrfs help VERB`
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
@@ -43,7 +42,7 @@ pub fn run(args: &ManArgs) -> Result<(), CommandFailure> {
             CommandFailure::wrong_use(format!("unknown verb: {verb}; zarrfs --help lists them"))
         })?
     };
-    let page = page(command, verb).map_err(Error::from)?;
+    let page = page(command, verb)?;
     if !stdio::is_terminal() {
         return print(page);
     }
@@ -137,11 +136,12 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
     )
     .to_writer(&mut out)?;
     if ["", "mount", "run"].contains(&verb) {
-        section("FILES", FILES.iter().copied()).to_writer(&mut out)?;
-        section("ENVIRONMENT", ENVIRONMENT.iter().copied()).to_writer(&mut out)?;
+        section("FILES", rows("FILES").into_iter()).to_writer(&mut out)?;
+        section("ENVIRONMENT", rows("ENVIRONMENT").into_iter()).to_writer(&mut out)?;
     }
-    if let Some((_, examples)) = EXAMPLES.iter().find(|(of, _)| *of == verb) {
-        section("EXAMPLES", examples.iter().copied()).to_writer(&mut out)?;
+    let examples = rows(format!("EXAMPLES {verb}").trim_end());
+    if !examples.is_empty() {
+        section("EXAMPLES", examples.into_iter()).to_writer(&mut out)?;
     }
     if !verb.is_empty() {
         Roff::new()
@@ -150,6 +150,20 @@ fn page(command: &Command, verb: &str) -> std::io::Result<Vec<u8>> {
             .to_writer(&mut out)?;
     }
     Ok(out)
+}
+
+/// The text of the pages that the help does not have: files, the environment, and examples of each
+/// verb. A line with a # begins a section; a name is followed by its description in a line.
+const SECTIONS: &str = include_str!("man_sections.txt");
+
+/// Returns the names and descriptions of a section of [`SECTIONS`].
+fn rows(heading: &str) -> Vec<(&'static str, &'static str)> {
+    let mut lines = SECTIONS
+        .lines()
+        .skip_while(|line| line.strip_prefix("# ") != Some(heading))
+        .skip(1)
+        .take_while(|line| !line.starts_with("# "));
+    std::iter::from_fn(|| Some((lines.next()?, lines.next()?.trim_start()))).collect()
 }
 
 /// Returns the usage line of the help: the sections below have each option.
@@ -173,4 +187,27 @@ fn section<N: Into<String>>(title: &str, rows: impl Iterator<Item = (N, &'static
             .text([roman(what)]);
     }
     roff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_section_has_names_with_descriptions_and_belongs_to_a_verb() {
+        let mut command = Cli::command();
+        for heading in SECTIONS.lines().filter_map(|line| line.strip_prefix("# ")) {
+            let is_known = match heading.split_once(' ') {
+                Some((first, verb)) => {
+                    first == "EXAMPLES" && find_verb(&mut command, verb).is_some()
+                }
+                None => ["FILES", "ENVIRONMENT", "EXAMPLES"].contains(&heading),
+            };
+            assert!(is_known && !rows(heading).is_empty(), "{heading}");
+        }
+        let lines = SECTIONS.lines().filter(|line| !line.starts_with("# "));
+        for (n, line) in lines.enumerate() {
+            assert_eq!(line.starts_with("    "), n % 2 == 1, "{line}");
+        }
+    }
 }

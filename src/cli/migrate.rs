@@ -2,14 +2,17 @@
 //! shards.
 
 use super::progress::ProgressLine;
-use super::unfinished::StagedOutput;
-use super::{CommandFailure, StoreArgs, StoreLocation, location, open_store, print};
+use super::unfinished::{StagedOutput, rename_to_free_name};
+use super::{
+    CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest, check_listed, location,
+    print,
+};
 use crate::array::hierarchy::{ShardShape, UseConsolidated};
 use clap::Args;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use zarrfs_base::error::Error;
+use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_base::json::{self, json};
 use zarrfs_store::{DirectoryStore, Key};
 
@@ -54,7 +57,7 @@ fn shard_shape(text: &str) -> Result<ShardShape, String> {
 }
 
 /// Runs the verb.
-pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &MigrateArgs) -> CommandResult {
     if let (Some(shape), Some(new)) = (&args.shards, &args.new) {
         return copy_in_shards(args, shape, new);
     }
@@ -62,16 +65,13 @@ pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
     let mut store_args = args.store_args.clone();
     // read the documents themselves
     store_args.remote.consolidated = UseConsolidated::Never;
-    let hierarchy = open_store(&args.store, &store_args, &Arc::default())?;
+    let hierarchy = StoreRequest::reading(&args.store, &store_args, &Arc::default()).hierarchy()?;
     let migrated = match args.zarr_format {
         Some(3) => hierarchy.migrate_to_v3(),
         _ => hierarchy.migrate(),
     }
-    .map_err(|e| e.context(shown))?;
-    let found = if hierarchy
-        .is_v3(&Key::root())
-        .map_err(|e| e.context(shown))?
-    {
+    .context(shown)?;
+    let found = if hierarchy.is_v3(&Key::root()).context(shown)? {
         3
     } else {
         2
@@ -94,11 +94,7 @@ pub fn run(args: &MigrateArgs) -> Result<(), CommandFailure> {
 }
 
 /// Copies the store to the new one, with chunks in shards.
-fn copy_in_shards(
-    args: &MigrateArgs,
-    shape: &ShardShape,
-    new: &StoreLocation,
-) -> Result<(), CommandFailure> {
+fn copy_in_shards(args: &MigrateArgs, shape: &ShardShape, new: &StoreLocation) -> CommandResult {
     let shown = &args.store;
     if args.zarr_format == Some(2) {
         let why = "--to 2: Zarr v2 has no shards; leave it out, or use --to 3";
@@ -112,21 +108,19 @@ fn copy_in_shards(
         let why = "exists already; name a new store, or remove it";
         return Err(CommandFailure::wrong_use(format!("{new}: {why}")));
     }
-    location::check_not_mounted(target.parent().unwrap_or(Path::new("/")))?;
-    let hierarchy = open_store(&args.store, &args.store_args, &Arc::default())?;
-    if !hierarchy.lists_nodes() {
-        let why = "the server can't list names, and there is no .zmetadata: groups and arrays in it are not known; nothing was written";
-        return Err(CommandFailure::failed(format!("{shown}: {why}")));
-    }
-    let staged = StagedOutput::new(&target)?;
+    let beside = target.parent().unwrap_or(Path::new("/"));
+    location::check_not_mounted(beside)?;
+    let hierarchy =
+        StoreRequest::reading(&args.store, &args.store_args, &Arc::default()).hierarchy()?;
+    check_listed(&hierarchy, shown)?;
+    let staged = StagedOutput::new(beside)?;
     let made = staged.path("new");
-    std::fs::create_dir(&made).map_err(Error::from)?;
+    std::fs::create_dir(&made)?;
     let scratch = File::options()
         .read(true)
         .write(true)
         .create_new(true)
-        .open(staged.path("chunks"))
-        .map_err(Error::from)?;
+        .open(staged.path("chunks"))?;
     // no program sees the values before the store is synced as a whole
     let store = Arc::new(DirectoryStore::open(&made)?.without_fsync());
     let mut progress = ProgressLine::start(None);
@@ -138,7 +132,7 @@ fn copy_in_shards(
         Error::new(e.kind(), why).context(shown)
     })?;
     CommandFailure::check_left_out(&hierarchy, shown)?;
-    staged.finish(&made, false)?;
+    staged.finish(|| rename_to_free_name(&made, &target))?;
     let report = if args.json {
         json::write(&json!({"store": shown.to_string(), "new": new.to_string(),
             "arrays": copied.arrays, "sharded": copied.sharded, "chunks": copied.chunks,

@@ -2,7 +2,9 @@
 //! name that mount and umount look for in /sbin, it takes their arguments and returns their exit
 //! codes. This module only translates to the verbs `mount` and `umount`.
 
-use super::{Cli, CommandFailure, ExitCode, mount_options, print, run as run_verb, stdio};
+use super::{
+    Cli, CommandFailure, CommandResult, ExitCode, mount_options, print, run as run_verb, stdio,
+};
 use crate::fuse::inherited_descriptor;
 use clap::{CommandFactory, Parser};
 use std::ffi::{OsStr, OsString};
@@ -121,7 +123,7 @@ fn is_mount_fuse(words: &[OsString]) -> bool {
     }
 }
 
-fn mount(words: &[OsString]) -> Result<(), CommandFailure> {
+fn mount(words: &[OsString]) -> CommandResult {
     let Some(args) = parse::<MountHelperArgs>(words)? else {
         return Ok(());
     };
@@ -160,7 +162,7 @@ fn mount(words: &[OsString]) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-fn umount(words: &[OsString]) -> Result<(), CommandFailure> {
+fn umount(words: &[OsString]) -> CommandResult {
     let Some(args) = parse::<UmountHelperArgs>(words)? else {
         return Ok(());
     };
@@ -176,7 +178,7 @@ fn umount(words: &[OsString]) -> Result<(), CommandFailure> {
 }
 
 /// Parses the arguments. Returns `None` after printing the help.
-fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, CommandFailure> {
+fn parse<T: Parser>(words: &[OsString]) -> CommandResult<Option<T>> {
     match T::try_parse_from(words) {
         Ok(args) => Ok(Some(args)),
         Err(e) if e.use_stderr() => {
@@ -188,7 +190,7 @@ fn parse<T: Parser>(words: &[OsString]) -> Result<Option<T>, CommandFailure> {
 }
 
 /// Refuses another mount namespace: the daemon would stay in its own.
-fn in_own_namespace(other: Option<&OsStr>) -> Result<(), CommandFailure> {
+fn in_own_namespace(other: Option<&OsStr>) -> CommandResult {
     match other {
         None => Ok(()),
         Some(_) => Err(CommandFailure::wrong_use(

@@ -2,7 +2,7 @@
 //! and those options of mount(8), fstab and systemd that don't concern a file system. This module
 //! reads the table of options that clap has, and must not know what they do.
 
-use super::{CommandFailure, StoreLocation};
+use super::{CommandFailure, CommandResult, StoreLocation};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
@@ -41,11 +41,7 @@ const LABELS: &str = "the policy labels mounts of FUSE, as fusefs_t";
 
 /// Returns the lists of `-o` as words of a command line, by the options of `command`. With
 /// `sloppy`, unknown options are left out.
-pub fn expand(
-    lists: &[String],
-    sloppy: bool,
-    command: &Command,
-) -> Result<Vec<OsString>, CommandFailure> {
+pub fn expand(lists: &[String], sloppy: bool, command: &Command) -> CommandResult<Vec<OsString>> {
     let options: Vec<&str> = lists.iter().flat_map(|list| split(list)).collect();
     let sloppy = sloppy || options.contains(&"sloppy");
     let mut words: Vec<(&str, String)> = Vec::new();

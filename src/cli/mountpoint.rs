@@ -1,7 +1,7 @@
 //! `--auto-mountpoint`: chooses the name of a mountpoint, and creates directories that are removed
 //! after the unmount. This module must not mount.
 
-use super::{CommandFailure, ExitCode, StoreLocation, absolute};
+use super::{CommandFailure, CommandResult, StoreLocation, absolute};
 use crate::fuse::{mounts_at, open_directory};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -103,8 +103,8 @@ impl RemovableDirectories {
 
 /// Creates `path`, and the missing directories above it. A directory that exists already stays
 /// after the unmount.
-pub fn make(path: &Path) -> Result<MadeDirectories, CommandFailure> {
-    let path = std::path::absolute(path).map_err(Error::from)?;
+pub fn make(path: &Path) -> CommandResult<MadeDirectories> {
+    let path = std::path::absolute(path)?;
     let missing: Vec<&Path> = path
         .ancestors()
         .take_while(|above| is_missing(above))
@@ -118,7 +118,7 @@ pub fn make(path: &Path) -> Result<MadeDirectories, CommandFailure> {
         let new = parent.and_then(|parent| made.make(parent, directory));
         made.directory = Some(new.map_err(|e| {
             let why = format!("mountpoint {}: {}", directory.display(), Error::from(e));
-            CommandFailure::new(ExitCode::Mountpoint, why)
+            CommandFailure::mountpoint(why)
         })?);
     }
     Ok(made)
@@ -146,13 +146,9 @@ fn is_missing(path: &Path) -> bool {
 
 /// Returns the mountpoint of a store for which none is given: a directory in the working directory,
 /// named as the store without .zarr, .zip and .ozx. It must not exist, or be empty.
-pub fn for_store(store: &StoreLocation) -> Result<PathBuf, CommandFailure> {
-    new_path(store).map_err(|why| {
-        CommandFailure::new(
-            ExitCode::Mountpoint,
-            format!("{store}: {why}; name a mountpoint"),
-        )
-    })
+pub fn for_store(store: &StoreLocation) -> CommandResult<PathBuf> {
+    new_path(store)
+        .map_err(|why| CommandFailure::mountpoint(format!("{store}: {why}; name a mountpoint")))
 }
 
 /// Returns the path for a mountpoint, or the reason why there is none.

@@ -6,7 +6,7 @@
 //! it. Names say nothing, because of links and bind mounts: directories are compared by device and
 //! inode before the mount, and by the mount table after it.
 
-use super::{CommandFailure, ExitCode};
+use super::{CommandFailure, CommandResult};
 use crate::fuse::{Mountpoint, follow, mounts_at};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -31,18 +31,17 @@ pub enum OwnPathKind {
     Name,
 }
 
-impl OwnPath {
-    pub fn new(kind: OwnPathKind, what: &'static str, path: PathBuf) -> Self {
-        OwnPath { what, path, kind }
-    }
-
-    /// Returns paths that are opened by their names.
-    pub fn names(
+impl OwnPathKind {
+    /// Returns paths of this kind, each with what it is.
+    pub fn of(
+        self,
         paths: impl IntoIterator<Item = (&'static str, PathBuf)>,
-    ) -> impl Iterator<Item = Self> {
-        paths
-            .into_iter()
-            .map(|(what, path)| Self::new(OwnPathKind::Name, what, path))
+    ) -> impl Iterator<Item = OwnPath> {
+        paths.into_iter().map(move |(what, path)| OwnPath {
+            what,
+            path,
+            kind: self,
+        })
     }
 }
 
@@ -87,7 +86,7 @@ impl MountSite {
     }
 
     /// Returns the site of a mount that is not served yet, and must not be entered.
-    pub fn of(mount: &Mountpoint) -> Result<Self, CommandFailure> {
+    pub fn of(mount: &Mountpoint) -> CommandResult<Self> {
         let places = mount.places()?;
         let above = places
             .iter()
@@ -111,7 +110,7 @@ impl MountSite {
 
 /// Checks that no path of the daemon leads through its mount, and that no directory that it lists
 /// holds it.
-pub fn check(own: &[OwnPath], site: &MountSite) -> Result<(), CommandFailure> {
+pub fn check(own: &[OwnPath], site: &MountSite) -> CommandResult {
     let shown = site.path.display();
     for OwnPath { what, path, kind } in own {
         // what does not exist leads nowhere
@@ -139,7 +138,7 @@ pub fn check(own: &[OwnPath], site: &MountSite) -> Result<(), CommandFailure> {
             }
             _ => continue,
         };
-        return Err(CommandFailure::new(ExitCode::Mountpoint, message));
+        return Err(CommandFailure::mountpoint(message));
     }
     Ok(())
 }

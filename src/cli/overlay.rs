@@ -1,22 +1,24 @@
 //! `zarrfs overlay`: the changes that a mount with --overlay has kept in a directory: shows them,
 //! commits them to the store, or discards them. Also opens the store of such a mount.
 
+mod changes;
+
 use super::{
-    CommandFailure, StoreArgs, StoreLocation, StoreRequest, WriteArgs, absolute, location, print,
-    stdio,
+    CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest, WriteArgs, absolute,
+    location, print, stdio,
 };
-use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode, UseConsolidated};
+use crate::array::hierarchy::{Hierarchy, UseConsolidated};
+use changes::{ChangeCounter, rank};
 use clap::{Args, Subcommand};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Kind, Result as ErrorResult};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result as ErrorResult};
 use zarrfs_base::json::{self, Value, json};
 use zarrfs_base::stats::Stats;
-use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use zarrfs_overlay::{ChangeKind, Committer, OverlayChange, OverlayDirectory, OverlayStore};
+use zarrfs_overlay::{Committer, OverlayChange, OverlayDirectory, OverlayStore};
 use zarrfs_store::{Key, Store};
 
 /// Maximum number of conflicts that are listed in JSON.
@@ -109,7 +111,7 @@ struct BelowArgs {
 
 /// Opens a store with the overlay in a directory, for a mount. A read-only mount creates no
 /// overlay.
-pub fn open(request: StoreRequest, directory: &Path) -> Result<Hierarchy, CommandFailure> {
+pub fn open(request: StoreRequest, directory: &Path) -> CommandResult<Hierarchy> {
     location::check_not_mounted(directory)?;
     let path = absolute(directory);
     match request.location.absolute() {
@@ -127,21 +129,15 @@ pub fn open(request: StoreRequest, directory: &Path) -> Result<Hierarchy, Comman
         _ => {}
     }
     // records have the versions of documents as they are stored, also in a bucket that is only read
-    let lower_args = StoreArgs {
-        is_read_only: false,
-        // changes are of one snapshot
-        keeps_snapshot: true,
-        ..request.args.clone()
-    };
-    let lower_request = StoreRequest {
-        args: &lower_args,
-        writing: None,
-        ..request
-    };
-    let lower = lower_request.open_layers()?;
+    let mut lower_args = request.args.clone();
+    lower_args.usage.is_read_only = false;
+    // changes are of one snapshot
+    lower_args.usage.keeps_snapshot = true;
+    let lower = StoreRequest::reading(request.location, &lower_args, request.stats);
+    let lower = lower.open_layers()?;
     request.hierarchy_of(lower.clone())?;
     let store = recorded(request.location);
-    let directory = if request.args.is_read_only {
+    let directory = if request.args.usage.is_read_only {
         OverlayDirectory::open_of(&path, &store)
     } else {
         OverlayDirectory::open_or_create(&path, &store)
@@ -172,7 +168,7 @@ fn failed(e: Error) -> CommandFailure {
 }
 
 /// Runs the verb.
-pub fn run(args: &OverlayArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &OverlayArgs) -> CommandResult {
     match &args.action {
         OverlayAction::Diff(args) => diff(args),
         OverlayAction::Commit(args) => commit(args),
@@ -180,7 +176,7 @@ pub fn run(args: &OverlayArgs) -> Result<(), CommandFailure> {
     }
 }
 
-fn open_directory(path: &Path, locks: bool) -> Result<OverlayDirectory, CommandFailure> {
+fn open_directory(path: &Path, locks: bool) -> CommandResult<OverlayDirectory> {
     location::check_answers(path)?;
     OverlayDirectory::open(&absolute(path), locks).map_err(|e| match e.errno() {
         libc::ENOENT | libc::ENOTDIR => {
@@ -198,70 +194,22 @@ impl BelowArgs {
     }
 
     /// Opens the store below for reading.
-    fn open(&self, location: &StoreLocation) -> Result<Arc<dyn Store>, CommandFailure> {
-        let request = StoreRequest {
-            location,
-            args: &self.store_args,
-            writing: None,
-            stats: &Arc::default(),
-        };
+    fn open(&self, location: &StoreLocation) -> CommandResult<Arc<dyn Store>> {
+        let stats = Arc::default();
+        let request = StoreRequest::reading(location, &self.store_args, &stats);
         let store = request.open_layers()?;
         request.hierarchy_of(store.clone())?;
         Ok(store)
     }
 }
 
-/// The number of changes of a group or array.
-#[derive(Default)]
-struct NodeChanges {
-    /// Changed and removed chunks, documents and other files.
-    counts: [[u64; 2]; 3],
-    conflicts: u64,
-}
-
-/// Words for what [`NodeChanges`] counts.
-const COUNTED: [&str; 3] = ["chunk", "document", "file"];
-
-impl NodeChanges {
-    /// Returns each count, the word for what was counted, and what was done to it.
-    fn counted(&self) -> impl Iterator<Item = (u64, &'static str, &'static str)> {
-        let counts = COUNTED.into_iter().zip(self.counts);
-        counts.flat_map(|(what, [changed, removed])| {
-            [(changed, what, "changed"), (removed, what, "removed")]
-        })
-    }
-
-    fn text(&self, node: &Key) -> String {
-        let mut parts = Vec::new();
-        for (count, what, done) in self.counted() {
-            match count {
-                0 => {}
-                1 => parts.push(format!("1 {what} {done}")),
-                _ => parts.push(format!("{count} {what}s {done}")),
-            }
-        }
-        if self.conflicts > 0 {
-            parts.push(format!("{} in conflict with the store", self.conflicts));
-        }
-        format!("{node}: {}\n", parts.join(", "))
-    }
-
-    fn json(&self, node: &Key) -> Value {
-        let mut object = json!({"path": node.to_string(), "conflicts": self.conflicts});
-        for (count, what, done) in self.counted() {
-            object[format!("{what}s_{done}")] = count.into();
-        }
-        object
-    }
-}
-
-fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
+fn diff(args: &DiffArgs) -> CommandResult {
     let directory = open_directory(&args.directory, false)?;
     let location = args.below.location(&directory);
     let lower = args.below.open(&location)?;
     let upper = directory.values()?;
     let shown = directory.store().to_string();
-    let stats = Arc::new(Stats::default());
+    let stats: Arc<Stats> = Arc::default();
     let merged = Arc::new(OverlayStore::open(
         lower.clone(),
         directory,
@@ -290,7 +238,7 @@ fn diff(args: &DiffArgs) -> Result<(), CommandFailure> {
         }
         Ok(())
     })
-    .map_err(|e| e.context(args.directory.display()))?;
+    .context(args.directory.display())?;
     let nodes = counter.nodes.iter();
     if args.json {
         let nodes: Vec<Value> = nodes.map(|(node, changes)| changes.json(node)).collect();
@@ -320,72 +268,7 @@ fn keys_line(change: &OverlayChange, is_conflict: bool) -> ErrorResult<()> {
 
 /// Prints a line. The rest of the work does not depend on a reader, which may end early.
 fn line(text: &str) -> ErrorResult<()> {
-    match writeln!(stdio::output(), "{text}") {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
-    }
-}
-
-/// Counts the changes of each group and array.
-struct ChangeCounter {
-    /// The store with the overlay, and the store below.
-    hierarchies: [Hierarchy; 2],
-    nodes: BTreeMap<Key, NodeChanges>,
-}
-
-impl ChangeCounter {
-    fn count(&mut self, change: &OverlayChange, is_conflict: bool) -> ErrorResult<()> {
-        let parent = change.key.parent();
-        let is_document = rank(&change.key) > 0;
-        let array = if is_document {
-            None
-        } else {
-            self.array_above(&parent)?
-        };
-        let what = match &array {
-            Some(_) => 0,
-            None if is_document => 1,
-            None => 2,
-        };
-        let changes = self.nodes.entry(array.unwrap_or(parent)).or_default();
-        changes.counts[what][usize::from(change.kind == ChangeKind::Removed)] += 1;
-        changes.conflicts += u64::from(is_conflict);
-        Ok(())
-    }
-
-    /// Returns the array at or above a key, in the overlay or, if it was removed there, in the
-    /// store below.
-    fn array_above(&self, key: &Key) -> ErrorResult<Option<Key>> {
-        let mut above = key.clone();
-        loop {
-            let known = self.nodes.get(&above);
-            if known.is_some_and(|changes| changes.counts[0] != [0, 0]) {
-                return Ok(Some(above));
-            }
-            for hierarchy in &self.hierarchies {
-                if let Some(StoredNode::Array(_) | StoredNode::Damaged(_)) =
-                    hierarchy.find(&above)?
-                {
-                    return Ok(Some(above));
-                }
-            }
-            if above.is_root() {
-                return Ok(None);
-            }
-            above = above.parent();
-        }
-    }
-}
-
-/// Ranks keys as a commit puts them: chunks, attributes, documents that define a group or array,
-/// and `.zmetadata`.
-fn rank(key: &Key) -> u8 {
-    match key.name() {
-        ZATTRS | V1_ATTRS | REMOVED => 1,
-        ZARRAY | ZGROUP | ZARR_JSON | V1_META => 2,
-        ZMETADATA => 3,
-        _ => 0,
-    }
+    Ok(stdio::unless_ended(writeln!(stdio::output(), "{text}"))?)
 }
 
 fn is_same_document(_: &Key, a: &[u8], b: &[u8]) -> bool {
@@ -393,7 +276,7 @@ fn is_same_document(_: &Key, a: &[u8], b: &[u8]) -> bool {
     json::parse_object(a).is_ok_and(|a| json::parse_object(b).is_ok_and(|b| a == b))
 }
 
-fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
+fn commit(args: &CommitArgs) -> CommandResult {
     let directory = open_directory(&args.directory, true)?;
     let below = args.below.location(&directory);
     let location = args.store.as_ref().unwrap_or(&below);
@@ -411,7 +294,7 @@ fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
     };
     let stores: [&dyn Store; 3] = [&upper, lower.as_ref(), target.as_ref()];
     let report = Committer::new(stores, &rank, &is_same_document, &mut on_conflict).run();
-    let report = report.map_err(|e| e.context(location))?;
+    let report = report.context(location)?;
     let committed = report.committed;
     let committed = if args.json {
         json::write(
@@ -433,10 +316,7 @@ fn commit(args: &CommitArgs) -> Result<(), CommandFailure> {
 }
 
 /// Opens the store that gets the changes.
-fn open_target(
-    location: &StoreLocation,
-    args: &StoreArgs,
-) -> Result<Arc<dyn Store>, CommandFailure> {
+fn open_target(location: &StoreLocation, args: &StoreArgs) -> CommandResult<Arc<dyn Store>> {
     if *location == StoreLocation::Memory {
         return Err(CommandFailure::wrong_use(
             "memory: its content ends with the command; name another store",
@@ -446,12 +326,8 @@ fn open_target(
     let writing = WriteArgs::default();
     // the documents themselves are written
     args.remote.consolidated = UseConsolidated::Never;
-    let request = StoreRequest {
-        location,
-        args: &args,
-        writing: Some(&writing),
-        stats: &Arc::default(),
-    };
+    let stats = Arc::default();
+    let request = StoreRequest::reading(location, &args, &stats).for_writing(&writing);
     let target = request.open_layers()?;
     target.check_writable(&Key::root()).map_err(|e| {
         CommandFailure::failed(format!(
@@ -462,7 +338,7 @@ fn open_target(
     Ok(target)
 }
 
-fn discard(args: &DiscardArgs) -> Result<(), CommandFailure> {
+fn discard(args: &DiscardArgs) -> CommandResult {
     let shown = args.directory.display();
     let directory = open_directory(&args.directory, true)?;
     let upper = directory.values()?;
@@ -480,7 +356,7 @@ fn discard(args: &DiscardArgs) -> Result<(), CommandFailure> {
     }
     let mut dropped = 0;
     for key in &keys {
-        let found = OverlayStore::discard_changes(&upper, key).map_err(|e| e.context(key))?;
+        let found = OverlayStore::discard_changes(&upper, key).context(key)?;
         if found == 0 {
             return Err(CommandFailure::not_found(format!(
                 "{key}: not changed in {shown}"

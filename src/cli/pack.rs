@@ -1,18 +1,17 @@
 //! `zarrfs pack`: copies a store into a zip archive, value by value, without decoding any.
 
 use super::progress::ProgressLine;
-use super::unfinished::StagedOutput;
-use super::{CommandFailure, StoreArgs, StoreLocation, StoreRequest};
-use super::{location, open_store, overlay, print, size};
+use super::unfinished::{StagedOutput, rename_to_free_name};
+use super::{CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest};
+use super::{check_listed, location, overlay, print, size};
 use crate::array::hierarchy::Hierarchy;
 use clap::Args;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{self, json};
 use zarrfs_base::memory;
-use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::ZARR_JSON;
 use zarrfs_store::{Key, ValueStart};
 use zarrfs_zip::ZipWriter;
@@ -42,63 +41,60 @@ pub struct PackArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &PackArgs) -> std::result::Result<(), CommandFailure> {
+pub fn run(args: &PackArgs) -> CommandResult {
     let shown = args.archive.display();
-    let target = std::path::absolute(&args.archive).map_err(Error::from)?;
+    let target = std::path::absolute(&args.archive)?;
     check_target(args, &target)?;
     memory::set_cache_bound(MEMORY);
     let hierarchy = open(args)?;
     let version = if location::is_ome_archive_name(&shown.to_string()) {
-        let version = ome_version(&hierarchy).map_err(|e| e.context(&args.store))?;
+        let version = ome_version(&hierarchy).context(&args.store)?;
         Some(version)
     } else {
         None
     };
-    if !hierarchy.lists_nodes() {
-        let why = "the server can't list names, and there is no .zmetadata: groups and arrays in it are not known; nothing was written";
-        return Err(CommandFailure::failed(format!("{}: {why}", args.store)));
-    }
-    let staged = StagedOutput::new(&target)?;
+    check_listed(&hierarchy, &args.store)?;
+    let staged = StagedOutput::new(target.parent().unwrap_or(&target))?;
     let new = staged.path("new.zip");
-    let mut copy = ArchiveCopy::new(&hierarchy, &new, &staged.path("records"))
-        .map_err(|e| e.context(&shown))?;
+    let mut copy = ArchiveCopy::new(&hierarchy, &new, &staged.path("records")).context(&shown)?;
     let packed = hierarchy
         .visit_values(&mut |key| copy.push(key))
         .and_then(|()| copy.write_pending());
     copy.progress.end();
-    packed.map_err(|e| e.context(&args.store))?;
+    packed.context(&args.store)?;
     CommandFailure::check_left_out(&hierarchy, &args.store)?;
     let comment = version.map(|version| copy.comment(&version));
     let count = copy.writer.count();
     let finished = copy.writer.finish(&comment.unwrap_or_default());
-    finished.map_err(|e| e.context(&shown))?;
-    let bytes = std::fs::metadata(&new).map_err(Error::from)?.len();
-    staged.finish(&new, args.force)?;
+    finished.context(&shown)?;
+    let bytes = std::fs::metadata(&new)?.len();
+    staged.finish(|| {
+        if args.force {
+            std::fs::rename(&new, &target).context(target.display())
+        } else {
+            rename_to_free_name(&new, &target)
+        }
+    })?;
     let [count, bytes] = [size::count(count), size::show(bytes)];
     print(format!("{shown}: {count} values, {bytes}\n"))
 }
 
 /// Opens the store with its overlay, if there is one.
-fn open(args: &PackArgs) -> std::result::Result<Hierarchy, CommandFailure> {
-    let stats = Arc::new(Stats::default());
+fn open(args: &PackArgs) -> CommandResult<Hierarchy> {
+    let stats = Arc::default();
     let Some(directory) = &args.overlay else {
-        return open_store(&args.store, &args.store_args, &stats);
+        return StoreRequest::reading(&args.store, &args.store_args, &stats).hierarchy();
     };
-    let store_args = StoreArgs {
-        is_read_only: true,
-        ..args.store_args.clone()
-    };
-    let request = StoreRequest {
-        location: &args.store,
-        args: &store_args,
-        writing: None,
-        stats: &stats,
-    };
-    overlay::open(request, directory)
+    let mut store_args = args.store_args.clone();
+    store_args.usage.is_read_only = true;
+    overlay::open(
+        StoreRequest::reading(&args.store, &store_args, &stats),
+        directory,
+    )
 }
 
 /// Checks the name of the archive before anything is read.
-fn check_target(args: &PackArgs, target: &Path) -> std::result::Result<(), CommandFailure> {
+fn check_target(args: &PackArgs, target: &Path) -> CommandResult {
     let shown = args.archive.display();
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let why = if !location::is_archive_name(&name) {

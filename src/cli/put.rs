@@ -1,20 +1,20 @@
 //! `zarrfs put`: writes standard input to the flat bytes of an array, without FUSE. All of it is
 //! stored when the verb succeeds.
 
+use super::cache_options::spill_directory;
 use super::flat::{self, Flat};
 use super::progress::ProgressLine;
 use super::{
-    CommandFailure, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs, size, stdio,
+    CommandFailure, CommandResult, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs,
+    size, stdio,
 };
 use crate::cache::SpillOptions;
-use crate::cli::spill_directory;
 use crate::fs::Options;
 use clap::Args;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
 use std::sync::Arc;
-use zarrfs_base::error::Error;
-use zarrfs_base::stats::Stats;
+use zarrfs_base::error::{Error, ErrorContext};
 
 /// Number of bytes read and written at a time.
 const STEP: usize = 4 << 20;
@@ -42,7 +42,7 @@ pub struct PutArgs {
 }
 
 /// Runs the verb.
-pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &PutArgs) -> CommandResult {
     let shown = &args.path;
     let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;
     let from = args.offset;
@@ -61,7 +61,7 @@ pub fn run(args: &PutArgs) -> Result<(), CommandFailure> {
     let stored = flat.fs.change().fsync(flat.handle);
     progress.end();
     let more = copied.and_then(|copied| stored.map(|()| copied.more));
-    let has_more = more.map_err(|e| e.context(shown))?;
+    let has_more = more.context(shown)?;
     if has_more {
         return Err(CommandFailure::failed(format!(
             "{shown}: the input goes on beyond the array's end; its first {room} bytes were written"
@@ -76,14 +76,9 @@ pub fn open(
     memory: &MemoryArgs,
     writing: &WriteArgs,
     store_args: &StoreArgs,
-) -> Result<Flat, CommandFailure> {
-    let stats = Arc::new(Stats::default());
-    let request = StoreRequest {
-        location: path,
-        args: store_args,
-        writing: Some(writing),
-        stats: &stats,
-    };
+) -> CommandResult<Flat> {
+    let stats = Arc::default();
+    let request = StoreRequest::reading(path, store_args, &stats).for_writing(writing);
     let hierarchy = request.hierarchy()?;
     let pending = SpillOptions {
         directory: spill_directory(),

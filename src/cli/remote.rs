@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_store::ObjectOptions;
 
 /// Options of every verb that opens a remote store.
@@ -120,7 +120,7 @@ fn header_arg(text: &str) -> std::result::Result<HeaderArg, String> {
 /// Reads a file of headers, one a line; empty lines and lines that begin with `#` are skipped.
 /// Errors never show the content, which is a secret.
 fn headers_of_file(path: &Path) -> Result<Vec<(String, String)>> {
-    read_headers(path).map_err(|e| e.context(format!("--header @{}", path.display())))
+    read_headers(path).context(format!("--header @{}", path.display()))
 }
 
 fn read_headers(path: &Path) -> Result<Vec<(String, String)>> {

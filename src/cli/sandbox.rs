@@ -2,9 +2,8 @@
 //! must not know how the kernel is asked.
 
 use super::logger;
-use super::{CommandFailure, DIAGNOSTICS, StoreLocation, absolute, words};
+use super::{CommandFailure, CommandResult, DIAGNOSTICS, StoreLocation, absolute, words};
 use crate::fuse::{GuardCalls, Mountpoint};
-use crate::sandbox::{PathAccess, SandboxRules, SandboxSupport};
 use clap::Args;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::outside::{Answer, set_outside};
 use zarrfs_base::spill_file;
+use zarrfs_sandbox::{PathAccess, SandboxRules, SandboxSupport};
 
 /// The variables of the guard. A missing variable forbids its service: opening the log file,
 /// reading keys (the variable is the directory in which zarrfs was started), looking up hosts, and
@@ -50,14 +50,11 @@ const MODES: [(&str, SandboxMode); 3] = [
 
 /// The paths and servers of a mount.
 pub struct MountNeeds<'a> {
-    pub store: StoreLocation,
-    pub overlay: Option<&'a Path>,
-    /// Whether the store is only read, or the overlay if there is one.
-    pub read_only: bool,
-    /// Directories that belong to the daemon.
-    pub own: Vec<&'a Path>,
+    /// The store, and then the places of references, independent of the working directory.
+    pub places: Vec<(StoreLocation, PathAccess)>,
+    /// Directories of the daemon, and of an overlay.
+    pub own: Vec<(&'a Path, PathAccess)>,
     pub spill: PathBuf,
-    pub references: &'a [StoreLocation],
     pub endpoint: Option<&'a str>,
     /// The directory from which a directory made for the mount is removed.
     pub made_in: Option<PathBuf>,
@@ -79,7 +76,7 @@ impl SandboxArgs {
     /// # Errors
     ///
     /// Fails if it is required, and the kernel lacks a part of it.
-    pub fn prepare(&self, needs: &MountNeeds) -> std::result::Result<Sandbox, CommandFailure> {
+    pub fn prepare(&self, needs: &MountNeeds) -> CommandResult<Sandbox> {
         let support = SandboxSupport::of_kernel();
         let program = needs.runs_programs();
         match (self.sandbox, program.or(support.lack())) {
@@ -150,88 +147,61 @@ impl MountNeeds<'_> {
         None
     }
 
-    /// Returns the access that the mount needs to the store.
-    fn access(&self) -> PathAccess {
-        if self.read_only || self.overlay.is_some() {
-            PathAccess::Read
-        } else {
-            PathAccess::Write
-        }
-    }
-
     /// Returns the directories in whose place others may be found later.
     fn replaceable(&self) -> Vec<(PathBuf, PathAccess)> {
-        let references = self.references.iter().map(|reference| {
-            let path = reference.absolute().path().map(Path::to_path_buf);
-            (path, PathAccess::Read)
-        });
-        let store = self.store.path().map(Path::to_path_buf);
-        [(store, self.access())]
-            .into_iter()
-            .chain(references)
-            .filter_map(|(path, access)| Some((path?, access)))
+        let places = self.places.iter();
+        places
+            .filter_map(|(location, access)| Some((location.path()?.to_path_buf(), *access)))
             .collect()
     }
 
     /// Returns the variables of the guard.
     fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let log = logger::path().map(|path| (LOG_FILE, path.as_os_str().to_owned()));
-        let spill = (SPILL_DIRECTORY, self.spill.as_os_str().to_owned());
-        let urls: Vec<&str> = self.urls().collect();
-        let servers = (!urls.is_empty()).then(|| (HAS_SERVERS, OsString::from("1")));
-        let directory = std::env::current_dir().unwrap_or_default();
-        let keys = urls
-            .iter()
-            .any(|url| url.starts_with("s3"))
-            .then(|| (START_DIRECTORY, directory.into_os_string()));
-        log.into_iter()
-            .chain([spill])
-            .chain(servers)
-            .chain(keys)
-            .collect()
+        let mut variables = vec![(SPILL_DIRECTORY, self.spill.clone().into())];
+        if let Some(path) = logger::path() {
+            variables.push((LOG_FILE, path.into()));
+        }
+        if self.urls().next().is_some() {
+            variables.push((HAS_SERVERS, "1".into()));
+        }
+        if self.urls().any(|url| url.starts_with("s3")) {
+            let directory = std::env::current_dir().unwrap_or_default();
+            variables.push((START_DIRECTORY, directory.into()));
+        }
+        variables
     }
 
     /// Returns the URLs of the store and of references.
     fn urls(&self) -> impl Iterator<Item = &str> {
-        let all = self.references.iter().chain([&self.store]);
-        all.filter_map(|location| match location {
-            StoreLocation::Url(url) => Some(url.as_str()),
-            _ => None,
-        })
+        self.places
+            .iter()
+            .filter_map(|(location, _)| match location {
+                StoreLocation::Url(url) => Some(url.as_str()),
+                _ => None,
+            })
     }
 
     fn rules(&self) -> SandboxRules {
         let mut rules = SandboxRules::default();
         rules.permit("/dev/null", PathAccess::Files);
-        let path = self.store.path();
-        if let Some(above) = path.and_then(|path| path.ancestors().find(|above| above.exists())) {
-            if above.is_file() {
+        for (n, (location, access)) in self.places.iter().enumerate() {
+            // a store may be a part of an archive or repository
+            let path = location.path().and_then(|path| match n {
+                0 => path.ancestors().find(|above| above.exists()),
+                _ => Some(path),
+            });
+            let Some(path) = path else { continue };
+            if path.is_file() {
                 // an archive or a file of references may be replaced by another file of its name
-                permit_around(&mut rules, above);
+                permit_around(&mut rules, path);
             }
-            rules.permit(above, self.access());
+            rules.permit(path, *access);
         }
-        if let Some(overlay) = self.overlay {
-            let access = if self.read_only {
-                PathAccess::Read
-            } else {
-                PathAccess::Write
-            };
-            rules.permit(absolute(overlay), access);
-        }
-        for directory in &self.own {
-            rules.permit(absolute(directory), PathAccess::Write);
+        for (directory, access) in &self.own {
+            rules.permit(absolute(directory), *access);
         }
         if let Some(directory) = &self.made_in {
             rules.permit(directory, PathAccess::RemoveDirectories);
-        }
-        for reference in self.references {
-            if let StoreLocation::Path(path) = reference.absolute() {
-                if path.is_file() {
-                    permit_around(&mut rules, &path);
-                }
-                rules.permit(path, PathAccess::Read);
-            }
         }
         self.add_servers(&mut rules);
         rules
@@ -239,8 +209,8 @@ impl MountNeeds<'_> {
 
     /// Adds what requests to servers need.
     fn add_servers(&self, rules: &mut SandboxRules) {
-        for location in self.references.iter().chain([&self.store]) {
-            let StoreLocation::Url(url) = location else {
+        for place in &self.places {
+            let StoreLocation::Url(url) = &place.0 else {
                 continue;
             };
             // clouds, services for credentials, and redirects from http to https
@@ -256,7 +226,9 @@ impl MountNeeds<'_> {
                 }
                 // clients for the targets of references are made later, also for those beside a
                 // store that is a file of references
-                if *location != self.store || super::location::leads_into_archive(url) {
+                if self.places.first().is_none_or(|store| store.0 != place.0)
+                    || super::location::leads_into_archive(url)
+                {
                     for file in needs.files {
                         rules.permit(file, PathAccess::Read);
                     }

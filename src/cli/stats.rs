@@ -2,10 +2,11 @@
 //! mountpoint it lists all mounts.
 
 mod list;
+pub mod listen;
 
-use super::{CommandFailure, ExitCode, duration, size, stdio};
+use super::{CommandFailure, CommandResult, ExitCode, duration, size, stdio};
 use crate::fs::tree::METRICS;
-use crate::fuse::{MountEntry, PATIENCE, STATISTICS, mount_of, read_control};
+use crate::fuse::{MountEntry, PATIENCE, mount_of, read_control, read_statistics};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -50,7 +51,7 @@ struct Sample {
 
 impl Sample {
     fn take(mount: &MountEntry) -> Result<Sample, Error> {
-        let text = read_control(mount, STATISTICS, PATIENCE)?;
+        let text = read_statistics(mount)?;
         let Ok(Value::Object(values)) = json::parse(&text) else {
             return Err(Error::damaged("no counters in it"));
         };
@@ -67,7 +68,7 @@ impl Sample {
 }
 
 /// Runs the verb.
-pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &StatsArgs) -> CommandResult {
     let Some(path) = &args.mountpoint else {
         return list::run(args.json);
     };
@@ -76,12 +77,8 @@ pub fn run(args: &StatsArgs) -> Result<(), CommandFailure> {
         libc::ENOENT | libc::ENOTDIR => no_such_path(path),
         _ => CommandFailure::failed(format!("{shown}: {e}")),
     })?;
-    let mount = mount.ok_or_else(|| {
-        CommandFailure::new(
-            ExitCode::Mountpoint,
-            format!("{shown}: not in a mount of zarrfs"),
-        )
-    })?;
+    let mount = mount
+        .ok_or_else(|| CommandFailure::mountpoint(format!("{shown}: not in a mount of zarrfs")))?;
     if args.prometheus {
         return stdio::print(
             read_control(&mount, METRICS, PATIENCE).map_err(|e| unanswered(path, &mount, e))?,
@@ -113,21 +110,16 @@ pub fn unanswered(path: &Path, mount: &MountEntry, e: Error) -> CommandFailure {
 
 fn no_such_path(path: &Path) -> CommandFailure {
     let why = format!("{}: no such file or directory", path.display());
-    CommandFailure::new(ExitCode::Mountpoint, why)
+    CommandFailure::mountpoint(why)
 }
 
 /// Prints `first` and later samples, until a signal arrives or the mount ends. Holds no file of the
 /// mount open.
-fn watch(
-    first: Sample,
-    mount: &MountEntry,
-    pause: Duration,
-    as_json: bool,
-) -> Result<(), CommandFailure> {
-    let (interrupted, signal) = UnixStream::pair().map_err(Error::from)?;
+fn watch(first: Sample, mount: &MountEntry, pause: Duration, as_json: bool) -> CommandResult {
+    let (interrupted, signal) = UnixStream::pair()?;
     for number in [SIGINT, SIGTERM] {
-        let signal = signal.try_clone().map_err(Error::from)?;
-        signal_hook::low_level::pipe::register(number, signal).map_err(Error::from)?;
+        let signal = signal.try_clone()?;
+        signal_hook::low_level::pipe::register(number, signal)?;
     }
     let pause = Timespec {
         tv_sec: pause.as_secs() as i64,

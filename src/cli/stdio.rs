@@ -9,7 +9,7 @@
 //! Invariant: what a terminal gets is escaped, whichever verb prints it. A file or pipe gets the
 //! bytes as they are.
 
-use super::CommandFailure;
+use super::{CommandFailure, CommandResult};
 use std::io::{self, ErrorKind, IsTerminal, StdinLock, StdoutLock, Write};
 use std::sync::OnceLock;
 use zarrfs_base::error::{Error, for_terminal};
@@ -73,7 +73,7 @@ impl Write for Output {
 }
 
 /// Returns standard input, locked.
-pub fn input() -> Result<StdinLock<'static>, CommandFailure> {
+pub fn input() -> CommandResult<StdinLock<'static>> {
     if inherited().input_closed {
         Err(Error::system(libc::EBADF).context("standard input").into())
     } else {
@@ -81,19 +81,21 @@ pub fn input() -> Result<StdinLock<'static>, CommandFailure> {
     }
 }
 
-/// Returns the success of a verb whose output ended with `written`. A reader that has ended, such
-/// as `head`, is no failure.
-pub fn ended(written: io::Result<()>) -> Result<(), CommandFailure> {
-    match written {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => {
-            Err(CommandFailure::failed(e.to_string()).plain())
-        }
-        _ => Ok(()),
-    }
+/// Returns the outcome of a write. A reader that has ended, such as `head`, is no failure.
+pub fn unless_ended(written: io::Result<()>) -> io::Result<()> {
+    written.or_else(|e| match e.kind() {
+        ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(e),
+    })
+}
+
+/// Returns the success of a verb whose output ended with `written`.
+pub fn ended(written: io::Result<()>) -> CommandResult {
+    unless_ended(written).map_err(|e| CommandFailure::failed(e.to_string()).plain())
 }
 
 /// Prints the output of a verb.
-pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), CommandFailure> {
+pub fn print(bytes: impl AsRef<[u8]>) -> CommandResult {
     let mut out = output();
     ended(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
 }
@@ -104,7 +106,7 @@ pub fn is_terminal() -> bool {
 }
 
 /// Prints the help or the version, in color on a terminal.
-pub fn print_help(help: &clap::Error) -> Result<(), CommandFailure> {
+pub fn print_help(help: &clap::Error) -> CommandResult {
     if is_terminal() {
         return ended(help.print().map_err(in_output));
     }

@@ -1,9 +1,9 @@
 //! `zarrfs umount`: unmounts, and waits until the daemon has ended.
 
-use super::CommandFailure;
+use super::{CommandFailure, CommandResult};
 use crate::fs::tree::SYNC;
 use crate::fuse::{
-    MountEntry, PATIENCE, STATISTICS, UnmountMode, mount_of, read_control, unmount_path,
+    MountEntry, PATIENCE, UnmountMode, mount_of, read_control, read_statistics, unmount_path,
 };
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,7 +38,7 @@ pub struct UmountArgs {
 }
 
 /// Runs the verb. Unmounts every mountpoint, also after one has failed.
-pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
+pub fn run(args: &UmountArgs) -> CommandResult {
     let mode = match (args.force, args.lazy) {
         (true, _) => UnmountMode::Forced,
         (false, true) => UnmountMode::Lazy,
@@ -54,7 +54,7 @@ pub fn run(args: &UmountArgs) -> Result<(), CommandFailure> {
     result
 }
 
-fn unmount(path: &Path, mode: UnmountMode) -> Result<(), CommandFailure> {
+fn unmount(path: &Path, mode: UnmountMode) -> CommandResult {
     let shown = path.display();
     // --lazy and --force are also for mounts that hang, and must not read from them
     let daemon = if mode == UnmountMode::Unused {
@@ -82,7 +82,7 @@ fn store_all(path: &Path) -> Result<Option<OwnedFd>, String> {
     let Ok(Some(mount)) = mount_of(path) else {
         return Ok(None);
     };
-    let statistics = match read_control(&mount, STATISTICS, PATIENCE) {
+    let statistics = match read_statistics(&mount) {
         Err(e) if is_no_mount(&e) => return Ok(None),
         statistics => statistics.map_err(unknown)?,
     };
@@ -115,7 +115,7 @@ fn sync(mount: &MountEntry) -> Result<Vec<u8>, Error> {
     loop {
         match wait.recv_timeout(PATIENCE) {
             Ok(said) => return said,
-            Err(_) => read_control(mount, STATISTICS, PATIENCE).map(drop)?,
+            Err(_) => read_statistics(mount).map(drop)?,
         }
     }
 }

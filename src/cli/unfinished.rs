@@ -17,7 +17,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_base::signals::{ENDING, SIGNALED, is_ignored};
 
@@ -87,22 +87,19 @@ impl Drop for UnfinishedOutput {
 
 /// A file or directory that is made in a hidden directory beside its final name.
 pub struct StagedOutput {
-    target: PathBuf,
-    /// The directory of `target`.
+    /// The directory of the final name.
     beside: PathBuf,
     hidden: PathBuf,
     unfinished: UnfinishedOutput,
 }
 
 impl StagedOutput {
-    /// Creates the hidden directory beside `target`, an absolute path.
-    pub fn new(target: &Path) -> Result<Self> {
-        let beside = target.parent().unwrap_or(Path::new("/"));
+    /// Creates the hidden directory in `beside`.
+    pub fn new(beside: &Path) -> Result<Self> {
         let hidden = hidden_directory(beside)?;
         let removed = hidden.clone();
         let unfinished = UnfinishedOutput::new(move || remove_directory(&removed))?;
         Ok(StagedOutput {
-            target: target.to_path_buf(),
             beside: beside.to_path_buf(),
             hidden,
             unfinished,
@@ -114,17 +111,9 @@ impl StagedOutput {
         self.hidden.join(name)
     }
 
-    /// Gives `made`, which is complete and durable, its final name. That must be free, unless the
-    /// file of this name is to be replaced.
-    pub fn finish(self, made: &Path, replaces: bool) -> Result<()> {
-        self.unfinished.finish(|| {
-            if replaces {
-                let renamed = std::fs::rename(made, &self.target);
-                renamed.map_err(|e| Error::from(e).context(self.target.display()))
-            } else {
-                rename_to_free_name(made, &self.target)
-            }
-        })?;
+    /// Calls `rename`, which gives the output, complete and durable, its final name.
+    pub fn finish(&self, rename: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.unfinished.finish(rename)?;
         remove_directory(&self.hidden);
         sync_directory(&self.beside)
     }
@@ -132,7 +121,7 @@ impl StagedOutput {
 
 /// Creates a hidden directory in `parent` that no other program uses. zarrfs shows its name in no
 /// mount, and it has no document, so that other readers don't treat it as a group.
-pub fn hidden_directory(parent: &Path) -> Result<PathBuf> {
+fn hidden_directory(parent: &Path) -> Result<PathBuf> {
     for n in 0..MAX_NAMES {
         let path = parent.join(format!("{OWN}create-{}-{n}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&path) {
@@ -146,7 +135,7 @@ pub fn hidden_directory(parent: &Path) -> Result<PathBuf> {
 
 /// Removes a directory with everything in it, while other threads of the process may still write
 /// into it.
-pub fn remove_directory(path: &Path) {
+fn remove_directory(path: &Path) {
     for _ in 0..REMOVALS {
         match std::fs::remove_dir_all(path) {
             Err(e)
@@ -167,11 +156,11 @@ pub fn rename_to_free_name(from: &Path, to: &Path) -> Result<()> {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(Error::system(libc::EEXIST)),
         renamed => renamed.map_err(Error::from),
     };
-    renamed.map_err(|e| e.context(to.display()))
+    renamed.context(to.display())
 }
 
 /// Syncs a directory, so that the names in it survive a power loss.
-pub fn sync_directory(path: &Path) -> Result<()> {
+fn sync_directory(path: &Path) -> Result<()> {
     match std::fs::File::open(path).and_then(|directory| directory.sync_all()) {
         // EINVAL means that the file system can't sync directories
         Err(e) if e.raw_os_error() != Some(libc::EINVAL) => {

@@ -1,8 +1,8 @@
 //! What `zarrfs --version` prints: the version, what the program was built of and for, its
 //! features, and what the running kernel has for the sandbox.
 
-use crate::sandbox::SandboxSupport;
 use std::fmt::Write;
+use zarrfs_sandbox::SandboxSupport;
 
 /// Returns what `zarrfs --version` prints. The first line is the name and the version.
 pub fn text() -> String {

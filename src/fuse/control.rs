@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 
 /// The control file of all counters. The kernel keeps no pages of it, so that a read shows whether
 /// the daemon answers.
-pub const STATISTICS: &str = "stats.json";
+const STATISTICS: &str = "stats.json";
 
 /// Time in which a daemon that is not stopped answers.
 pub const PATIENCE: Duration = Duration::from_millis(2500);
@@ -41,8 +41,7 @@ const READ_FILE: &str = "ZARRFS_READ_FILE";
 /// ETIMEDOUT, with a message that says what ends the mount, if its daemon does not answer within
 /// `limit`.
 pub fn read_control(mount: &MountEntry, name: &str, limit: Duration) -> Result<Vec<u8>> {
-    let child = start_reader(mount, name)
-        .map_err(|e| Error::from(e).context("reading in another process"))?;
+    let child = start_reader(mount, name).context("reading in another process")?;
     let (answer, wait) = channel();
     std::thread::Builder::new().spawn(move || answer.send(child.wait_with_output()))?;
     let output = wait.recv_timeout(limit).map_err(|_| no_answer(mount))?;
@@ -52,6 +51,15 @@ pub fn read_control(mount: &MountEntry, name: &str, limit: Duration) -> Result<V
         Some(errno) => Err(Error::system(errno)),
         None => Err(Error::system(libc::EIO).context(status)),
     }
+}
+
+/// Reads the counters of a mount, or finds that its daemon does not answer.
+///
+/// # Errors
+///
+/// The errors of [`read_control`].
+pub fn read_statistics(mount: &MountEntry) -> Result<Vec<u8>> {
+    read_control(mount, STATISTICS, PATIENCE)
 }
 
 /// Returns the error of a mount that does not answer.
@@ -104,16 +112,21 @@ fn detach() -> std::io::Result<()> {
     rustix::process::setsid()?;
     // if it waits for the daemon, it ends with this process, or with the mount
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    close_on_exec(3, u32::MAX);
+    Ok(())
+}
+
+/// Closes these descriptors when this process runs another program. An empty range does nothing.
+pub fn close_on_exec(first: u32, last: u32) {
     // SAFETY: the call takes numbers alone and sets a flag on descriptors; none is closed here.
     unsafe {
         libc::syscall(
             libc::SYS_close_range,
-            3,
-            libc::c_uint::MAX,
+            first,
+            last,
             libc::CLOSE_RANGE_CLOEXEC,
         )
     };
-    Ok(())
 }
 
 /// Reads the file for which [`read_control`] has started this process, and prints it. Returns

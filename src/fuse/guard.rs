@@ -11,7 +11,6 @@
 
 use super::control::own_program;
 use super::mount_place::{MountPlace, abort_file, open_directory};
-use crate::sandbox::{PathAccess, restrict_thread};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -42,6 +41,7 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_base::outside::Answer;
 use zarrfs_base::signals::{self, ENDING};
+use zarrfs_sandbox::{PathAccess, restrict_thread};
 use zarrfs_store::{DirectoryCall, DirectoryCalls};
 
 /// The environment variable with the number of the process that the child guards.

@@ -2,7 +2,7 @@
 //! where fusermount3 would succeed. This module identifies its mount by the device number in the
 //! mount table, and unmounts no other.
 
-use super::control::{PATIENCE, STATISTICS, read_control};
+use super::control::read_statistics;
 use super::guard::MountGuard;
 use super::inherited;
 use super::mount_place::{
@@ -10,7 +10,6 @@ use super::mount_place::{
     open_directory, path_of, path_to_mount, proc_path,
 };
 use super::namespace;
-use crate::sandbox::PathAccess;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountAttrFlags, MoveMountFlags, UnmountFlags};
@@ -22,7 +21,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use zarrfs_base::error::{Error, Result, is_sandboxed};
+use zarrfs_base::error::{Error, ErrorContext, Result, is_sandboxed};
+use zarrfs_sandbox::PathAccess;
 
 /// Maximum number of searches for a mount whose directories are renamed meanwhile.
 const ATTEMPTS: u32 = 10;
@@ -39,6 +39,9 @@ pub enum MountError {
     /// Another error.
     Other(Error),
 }
+
+/// The outcome of mounting.
+type MountResult<T> = std::result::Result<T, MountError>;
 
 /// A mount. It stays mounted when this is dropped.
 pub struct Mountpoint {
@@ -113,7 +116,7 @@ impl UnmountMode {
 
 impl Mountpoint {
     /// Mounts. Requests wait from now on: the caller must not use the path until they are served.
-    pub fn mount(request: &MountRequest) -> std::result::Result<Self, MountError> {
+    pub fn mount(request: &MountRequest) -> MountResult<Self> {
         let directory = free_mountpoint(request)?;
         let (fuse, entry) = match new_mount(request) {
             Ok((fuse, mount)) => (fuse, attach(&mount, &directory, request.path)?),
@@ -148,7 +151,7 @@ impl Mountpoint {
 
     /// Takes a mount that another program has made, by the descriptor or the socket that `name`
     /// stands for. It is never unmounted.
-    pub fn inherit(name: &Path) -> std::result::Result<Self, MountError> {
+    pub fn inherit(name: &Path) -> MountResult<Self> {
         let fuse = inherited::take(name).map_err(|why| {
             MountError::Mountpoint(format!("mountpoint {}: {why}", name.display()))
         })?;
@@ -190,7 +193,7 @@ impl Mountpoint {
         let device = self.device.as_deref();
         let place = self.place.as_ref();
         let guard = MountGuard::start(device, place, directories, variables)
-            .map_err(|e| e.context("the guard process"))?;
+            .context("the guard process")?;
         self.guard = Some(Arc::new(guard));
         Ok(())
     }
@@ -276,7 +279,7 @@ impl Mountpoint {
     /// Sets how many bytes the kernel reads ahead. Only root may.
     pub fn set_readahead(&self, bytes: u64) -> Result<()> {
         let path = format!("/sys/class/bdi/{}/read_ahead_kb", self.device()?);
-        std::fs::write(&path, (bytes / 1024).to_string()).map_err(|e| Error::from(e).context(path))
+        std::fs::write(&path, (bytes / 1024).to_string()).context(path)
     }
 
     /// Returns whether [`Mountpoint::abort`] was called.
@@ -308,7 +311,7 @@ impl Mountpoint {
 
 /// Returns the directory to mount on, after removing mounts whose daemon has ended if the request
 /// allows it.
-fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, MountError> {
+fn free_mountpoint(request: &MountRequest) -> MountResult<OwnedFd> {
     if let Some(directory) = request.directory {
         return directory
             .try_clone_to_owned()
@@ -330,7 +333,7 @@ fn free_mountpoint(request: &MountRequest) -> std::result::Result<OwnedFd, Mount
 
 /// Opens the directory at `path`, if it can be mounted on. Reads the mount table first, because a
 /// hung mount doesn't answer.
-fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
+fn check_mountpoint(path: &Path) -> MountResult<OwnedFd> {
     let shown = path.display();
     let opened = path_to_mount(path)
         .map_err(Error::from)
@@ -344,23 +347,26 @@ fn check_mountpoint(path: &Path) -> std::result::Result<OwnedFd, MountError> {
                 None => Ok(open_directory(path)?),
             },
         );
-    opened.map_err(|e| match e.errno() {
-        libc::ENOTCONN => MountError::Stale(format!(
-            "mountpoint {shown}: a mount whose daemon has ended is left here; run zarrfs umount {shown}, or mount with --replace-stale"
-        )),
-        libc::EBUSY => MountError::Mountpoint(format!("mountpoint {shown}: a store is mounted here already")),
-        libc::ENOENT => {
-            MountError::Mountpoint(format!("mountpoint {shown}: no such directory; create it: mkdir -p {shown}"))
-        }
-        libc::ENOTDIR => MountError::Mountpoint(format!("mountpoint {shown}: not a directory")),
-        _ => MountError::Mountpoint(format!("mountpoint {shown}: {e}")),
+    opened.map_err(|e| {
+        let why = match e.errno() {
+            libc::ENOTCONN => {
+                return MountError::Stale(format!(
+                    "mountpoint {shown}: a mount whose daemon has ended is left here; run zarrfs umount {shown}, or mount with --replace-stale"
+                ));
+            }
+            libc::EBUSY => "a store is mounted here already".to_string(),
+            libc::ENOENT => format!("no such directory; create it: mkdir -p {shown}"),
+            libc::ENOTDIR => "not a directory".to_string(),
+            _ => e.to_string(),
+        };
+        MountError::Mountpoint(format!("mountpoint {shown}: {why}"))
     })
 }
 
 /// Returns whether the daemon of a mount has ended. A mount that hangs is not stale.
 fn is_stale(mount: &MountEntry) -> bool {
     // the kernel could answer a stat of a dead mount from its memory
-    read_control(mount, STATISTICS, PATIENCE).is_err_and(|e| e.errno() == libc::ENOTCONN)
+    read_statistics(mount).is_err_and(|e| e.errno() == libc::ENOTCONN)
 }
 
 fn failed(path: &Path, e: Error) -> MountError {
@@ -411,7 +417,7 @@ fn attach(
     new: &OwnedFd,
     directory: &OwnedFd,
     path: &Path,
-) -> std::result::Result<(MountPlace, MountEntry), MountError> {
+) -> MountResult<(MountPlace, MountEntry)> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     mount::move_mount(new.as_fd(), "", directory.as_fd(), "", flags)
         .map_err(|e| failed(path, e.into()))?;
@@ -427,7 +433,7 @@ fn attach(
 fn found(
     path: &Path,
     entry: impl Fn() -> Result<Option<MountEntry>>,
-) -> std::result::Result<(MountPlace, MountEntry), MountError> {
+) -> MountResult<(MountPlace, MountEntry)> {
     for _ in 0..ATTEMPTS {
         let Some(found) = entry().map_err(|e| failed(path, e))? else {
             break;
@@ -452,7 +458,7 @@ fn mount_by_helper(
     request: &MountRequest,
     directory: &OwnedFd,
     denied: Errno,
-) -> std::result::Result<(OwnedFd, (MountPlace, MountEntry)), MountError> {
+) -> MountResult<(OwnedFd, (MountPlace, MountEntry))> {
     let known: Vec<u64> = mounts()
         .map_err(MountError::Other)?
         .iter()
@@ -476,11 +482,7 @@ fn mount_by_helper(
     Ok((fuse, at))
 }
 
-fn run_helper(
-    request: &MountRequest,
-    directory: &OwnedFd,
-    denied: Errno,
-) -> std::result::Result<OwnedFd, MountError> {
+fn run_helper(request: &MountRequest, directory: &OwnedFd, denied: Errno) -> MountResult<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let sockets = socketpair(
         AddressFamily::UNIX,
@@ -491,16 +493,20 @@ fn run_helper(
     let (ours, theirs) = sockets.map_err(helper_failed)?;
     rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).map_err(helper_failed)?;
     let source = request.source.replace('\\', "\\\\").replace(',', "\\,");
-    let allow = if request.allow_other {
-        ",allow_other"
-    } else {
-        ""
-    };
     let access = if request.read_only { "ro" } else { "rw" };
-    let sync = if request.sync { ",sync" } else { "" };
-    let noexec = if request.noexec { ",noexec" } else { "" };
-    let flags = format!("{access},nosuid,nodev,noatime{sync}{noexec},default_permissions{allow}");
-    let options = format!("{flags},subtype=zarrfs,fsname={source}");
+    let mut options = format!("{access},nosuid,nodev,noatime");
+    for (is_set, option) in [
+        (request.sync, "sync"),
+        (request.noexec, "noexec"),
+        (true, "default_permissions"),
+        (request.allow_other, "allow_other"),
+    ] {
+        if is_set {
+            options.push(',');
+            options.push_str(option);
+        }
+    }
+    options.push_str(&format!(",subtype=zarrfs,fsname={source}"));
     let child = Command::new("fusermount3")
         .args(["-o", &options, "--", "."])
         .current_dir(proc_path(directory))
@@ -521,12 +527,7 @@ fn run_helper(
     let output = child.wait_with_output().map_err(helper_failed)?;
     fuse.filter(|_| output.status.success()).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);
-        let said = said
-            .trim()
-            .lines()
-            .next()
-            .unwrap_or("it gave no reason")
-            .to_string();
+        let said = said.trim().lines().next().unwrap_or("it gave no reason");
         MountError::Unavailable(format!("mount {}: {said}", request.path.display()))
     })
 }
@@ -553,7 +554,7 @@ fn not_of_zarrfs(path: &Path, top: &MountEntry) -> Result<String> {
 ///
 /// Fails if the mount on top is of another type, and if `mode` doesn't allow a mount in use.
 pub fn unmount_path(path: &Path, mode: UnmountMode) -> Result<()> {
-    let absolute = path_to_mount(path).map_err(|e| Error::from(e).context(path.display()))?;
+    let absolute = path_to_mount(path).context(path.display())?;
     let place = MountPlace::of(&absolute)?;
     match place.top()? {
         None => Err(Error::invalid("nothing is mounted here").context(path.display())),

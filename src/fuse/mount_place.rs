@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 
 /// The file system type in the mount table.
 pub const FS_TYPE: &str = "fuse.zarrfs";
@@ -314,8 +314,7 @@ pub fn mounts_at(path: &Path) -> Result<Vec<MountEntry>> {
 
 /// Returns all mounts.
 pub fn mounts() -> Result<Vec<MountEntry>> {
-    let table = std::fs::read("/proc/self/mountinfo")
-        .map_err(|e| Error::from(e).context("/proc/self/mountinfo"))?;
+    let table = std::fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
     Ok(table
         .split(|&b| b == b'\n')
         .filter_map(parse_mountinfo)

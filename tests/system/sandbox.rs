@@ -111,7 +111,7 @@ impl Site {
 
 /// Returns the numbers of all system calls that the sandbox forbids for any argument.
 fn forbidden_calls(connects: bool) -> Vec<i64> {
-    let permitted = zarrfs::sandbox::permitted_calls(connects).unwrap();
+    let permitted = zarrfs_sandbox::permitted_calls(connects).unwrap();
     let is_forbidden =
         |number: &i64| !permitted.contains(number) && !UNFILTERED_CALLS.contains(number);
     (0..512).filter(is_forbidden).collect()

@@ -329,6 +329,22 @@ fn shortened(message: String) -> String {
     format!("{}…{}", &message[..begin], &message[end..])
 }
 
+/// Names what failed in the error of a result.
+pub trait ErrorContext<T> {
+    /// Returns the result with `what: ` before the message of its error.
+    ///
+    /// # Errors
+    ///
+    /// The error of the result.
+    fn context(self, what: impl fmt::Display) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> ErrorContext<T> for std::result::Result<T, E> {
+    fn context(self, what: impl fmt::Display) -> Result<T> {
+        self.map_err(|e| e.into().context(what))
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)

@@ -10,8 +10,6 @@ pub mod json;
 pub mod memory;
 pub mod outside;
 pub mod pool;
-#[cfg(debug_assertions)]
-pub mod probe;
 pub mod signals;
 pub mod spill_file;
 pub mod stats;

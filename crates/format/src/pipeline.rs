@@ -351,8 +351,6 @@ impl Pipeline {
         room: usize,
         wants_points: bool,
     ) -> Result<Option<SeekPoints>> {
-        #[cfg(debug_assertions)]
-        zarrfs_base::probe::attempt();
         let mut points = None;
         let wanted = wants_points.then_some(&mut points);
         with_scratch(|scratch| {

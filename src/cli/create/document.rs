@@ -8,8 +8,8 @@ use super::CreateArgs;
 use crate::array::hierarchy::DocumentFormat;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use zarrfs_base::error::{Error, Result};
-use zarrfs_base::json::{self, Map, Value};
+use zarrfs_base::error::{Error, ErrorContext, Result};
+use zarrfs_base::json::{self, Value, json};
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::grid::Grid;
 use zarrfs_format::interchange::check_interchange;
@@ -23,6 +23,8 @@ pub struct NewDocument {
     pub size: Option<u64>,
     /// The Zarr format.
     pub format: DocumentFormat,
+    /// The text of a document for the attributes, if they are in none of the array.
+    pub attributes: Option<String>,
 }
 
 impl NewDocument {
@@ -44,32 +46,22 @@ impl NewDocument {
             )));
         }
         let dtype = DType::parse(&args.dtype)?;
-        dtype
-            .check_storable(&args.dtype)
-            .map_err(|e| e.context("--dtype"))?;
+        dtype.check_storable(&args.dtype).context("--dtype")?;
         let filters = args.filters.clone().unwrap_or(Value::Null);
-        let fill =
-            fill_value(args.fill.as_deref(), &dtype, &filters).map_err(|e| e.context("--fill"))?;
-        let mut fields = Map::new();
-        fields.insert("chunks".into(), args.chunks.0.clone().into());
-        fields.insert(
-            "compressor".into(),
-            args.compressor
-                .0
-                .as_ref()
-                .map_or(Value::Null, CodecConfig::to_json),
-        );
-        fields.insert(
-            "dimension_separator".into(),
-            args.separator.as_deref().unwrap_or(".").into(),
-        );
-        fields.insert("dtype".into(), args.dtype.clone());
-        fields.insert("fill_value".into(), fill);
-        fields.insert("filters".into(), filters);
-        fields.insert("order".into(), args.order.clone().into());
-        fields.insert("shape".into(), args.shape.0.clone().into());
-        fields.insert("zarr_format".into(), 2.into());
-        let text = json::write_pretty(&Value::Object(fields));
+        let fill = fill_value(args.fill.as_deref(), &dtype, &filters).context("--fill")?;
+        let compressor = args.compressor.0.as_ref().map(CodecConfig::to_json);
+        let separator = args.separator.as_deref().unwrap_or(".");
+        let text = json::write_pretty(&json!({
+            "chunks": args.chunks.0,
+            "compressor": compressor,
+            "dimension_separator": separator,
+            "dtype": args.dtype,
+            "fill_value": fill,
+            "filters": filters,
+            "order": args.order,
+            "shape": args.shape.0,
+            "zarr_format": 2,
+        }));
         let metadata = ArrayMetadata::parse(text.as_bytes())?;
         let grid = Grid::new(&metadata.shape, &metadata.chunks, metadata.dtype.size())?;
         check_interchange(&metadata, grid.max_chunk_size())?;
@@ -77,6 +69,7 @@ impl NewDocument {
             text,
             size: (!metadata.has_objects()).then_some(grid.size()),
             format: DocumentFormat::V2,
+            attributes: args.attrs.as_ref().map(json::write_pretty),
         })
     }
 }

@@ -4,8 +4,8 @@
 use super::CreateArgs;
 use super::document::{NewDocument, fill_value};
 use crate::array::hierarchy::DocumentFormat;
-use zarrfs_base::error::{Error, Result};
-use zarrfs_base::json::{self, Map, Value, json};
+use zarrfs_base::error::{Error, ErrorContext, Result};
+use zarrfs_base::json::{self, Value, json};
 use zarrfs_format::data_type::{DataType, name_of};
 use zarrfs_format::dtype::DType;
 use zarrfs_format::grid::Grid;
@@ -37,10 +37,8 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
             "--filters: Zarr v3 has a list of codecs: give --codecs",
         ));
     }
-    let item = ItemType::of(&args.dtype).map_err(|e| e.context("--dtype"))?;
-    let fill = item
-        .fill_value(args.fill.as_deref())
-        .map_err(|e| e.context("--fill"))?;
+    let item = ItemType::of(&args.dtype).context("--dtype")?;
+    let fill = item.fill_value(args.fill.as_deref()).context("--fill")?;
     let codecs = match &args.codecs {
         Some(codecs) => codecs.clone(),
         None => item.codecs(args)?,
@@ -53,32 +51,22 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
         None => (&args.chunks.0, codecs),
     };
     let separator = args.separator.as_deref().unwrap_or("/");
-    let mut fields = Map::new();
-    fields.insert("zarr_format".into(), 3.into());
-    fields.insert("node_type".into(), "array".into());
-    fields.insert("shape".into(), args.shape.0.clone().into());
-    fields.insert("data_type".into(), item.data_type.clone());
-    fields.insert(
-        "chunk_grid".into(),
-        json!({"name": "regular", "configuration": {"chunk_shape": outer}}),
-    );
-    fields.insert(
-        "chunk_key_encoding".into(),
-        json!({"name": "default", "configuration": {"separator": separator}}),
-    );
-    fields.insert("fill_value".into(), fill);
-    fields.insert("codecs".into(), codecs);
-    fields.insert(
-        "attributes".into(),
-        args.attrs.clone().unwrap_or_else(|| json!({})),
-    );
-    fields.extend(
-        args.dimension_names
-            .as_ref()
-            .map(|names| ("dimension_names".to_string(), json!(names.0))),
-    );
-    fields.insert("storage_transformers".into(), json!([]));
-    let text = json::write_pretty(&Value::Object(fields));
+    let mut document = json!({
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": args.shape.0,
+        "data_type": item.data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": separator}},
+        "fill_value": fill,
+        "codecs": codecs,
+        "attributes": args.attrs.clone().unwrap_or_else(|| json!({})),
+    });
+    if let Some(names) = &args.dimension_names {
+        document["dimension_names"] = json!(names.0);
+    }
+    document["storage_transformers"] = json!([]);
+    let text = json::write_pretty(&document);
     let metadata = ArrayMetadata::parse_v3(text.as_bytes())?;
     if item.numpy.is_some_and(|dtype| dtype != metadata.dtype) {
         return Err(Error::invalid(
@@ -94,6 +82,7 @@ pub fn new(args: &CreateArgs) -> Result<NewDocument> {
         text,
         size: (!metadata.has_objects()).then_some(grid.size()),
         format: DocumentFormat::V3,
+        attributes: None,
     })
 }
 
@@ -173,8 +162,7 @@ impl ItemType {
         });
         if let Some(compressor) = &args.compressor.0 {
             codecs.push(
-                compressor_codec(compressor, self.parsed.dtype.size())
-                    .map_err(|e| e.context("--compressor"))?,
+                compressor_codec(compressor, self.parsed.dtype.size()).context("--compressor")?,
             );
         }
         Ok(Value::Array(codecs))

@@ -1,20 +1,15 @@
 //! The place of a new array: its store, which may not exist yet, and its key there.
 
-use super::CreateArgs;
-use crate::array::hierarchy::REMOVED;
-use crate::cli::{CommandFailure, StoreLocation, location};
+use super::{CreateArgs, open};
+use crate::cli::{CommandFailure, CommandResult, StoreLocation, location};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zarrfs_base::error::Error;
-use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
+use zarrfs_base::error::{Error, ErrorContext};
+use zarrfs_format::metadata::{ZARR_JSON, ZGROUP, ZMETADATA};
 use zarrfs_store::{Key, LevelCache, Readable, Store};
-
-/// Lists of documents, each of which makes a directory an array: of Zarr v2, of an array being
-/// removed, of Zarr v1.
-const ARRAYS: [&[&str]; 3] = [&[ZARRAY], &[REMOVED], &[V1_META, V1_ATTRS]];
 
 fn archive(shown: &dyn Display) -> CommandFailure {
     CommandFailure::wrong_use(format!(
@@ -31,10 +26,7 @@ fn invalid(shown: &dyn Display, e: &Error) -> CommandFailure {
 /// and the array may have no document. `holds` says whether a level has a document.
 fn level_of_store(levels: usize, holds: &dyn Fn(usize, &str) -> bool) -> Option<usize> {
     let near = (0..levels).rev().find(|level| {
-        is_group(*level, holds)
-            || ARRAYS
-                .iter()
-                .any(|documents| documents.iter().all(|name| holds(*level, name)))
+        holds(*level, ZARR_JSON) || location::marked_by(&|name| holds(*level, name)).is_some()
     })?;
     if !is_group(near, holds) {
         // the hierarchy refuses an array inside another one
@@ -69,7 +61,7 @@ fn depth_of_store(mut names: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<
 }
 
 /// Returns the store of the array, and the array's key there.
-pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
+pub fn of(args: &CreateArgs) -> CommandResult<(NewPlace, Key)> {
     match &args.path {
         StoreLocation::Path(path) => {
             place_of_path(path).map(|(store, key)| (NewPlace::Directory(store), key))
@@ -83,7 +75,7 @@ pub fn of(args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
 
 /// Returns the place of an array in a remote store. Without a group above the array, the store is
 /// the first name that ends with .zarr, or else the name above the array.
-fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), CommandFailure> {
+fn place_of_url(url: &str, args: &CreateArgs) -> CommandResult<(NewPlace, Key)> {
     location::check_url(url)?;
     if location::leads_into_archive(url) {
         return Err(archive(&args.path));
@@ -96,16 +88,10 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
         Ok(keys)
     });
     let keys = keys.map_err(|e| invalid(&args.path, &e))?;
-    let store = location::open(
-        &StoreLocation::Url(parts.up_to(0)),
-        &args.store_args(),
-        Some(&args.writing),
-        &Arc::default(),
-    )?;
+    let server = StoreLocation::Url(parts.up_to(0));
+    let store = open(&server, &args.store_args(), &args.writing)?;
     let store = LevelCache::new(store);
-    store
-        .check_writable(&Key::root())
-        .map_err(|e| e.context(&args.path))?;
+    store.check_writable(&Key::root()).context(&args.path)?;
     let nearest = level_of_store(keys.len(), &|level, name| {
         // a key that can't be read is above the store
         matches!(store.stat(&keys[level].join(name)), Ok(Some(_)))
@@ -128,7 +114,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> Result<(NewPlace, Key), Command
 /// Returns the place of an array in a directory. Without a group above the array, the store is the
 /// first directory whose name ends with .zarr, or else the first that is missing: a directory
 /// without documents, empty or not, is no store unless its name says so.
-fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
+fn place_of_path(path: &Path) -> CommandResult<(PathBuf, Key)> {
     let shown = path.display();
     location::check_not_mounted(path)?;
     let (existing, missing) = existing(path)?;
@@ -160,8 +146,8 @@ fn place_of_path(path: &Path) -> Result<(PathBuf, Key), CommandFailure> {
 }
 
 /// Returns the longest existing part of `path`, with links resolved, and the names that follow.
-fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), CommandFailure> {
-    let whole = std::path::absolute(path).map_err(|e| Error::from(e).context(path.display()))?;
+fn existing(path: &Path) -> CommandResult<(PathBuf, Vec<OsString>)> {
+    let whole = std::path::absolute(path).context(path.display())?;
     let mut missing = Vec::new();
     for above in whole.ancestors() {
         match std::fs::canonicalize(above) {
@@ -199,6 +185,7 @@ fn existing(path: &Path) -> Result<(PathBuf, Vec<OsString>), CommandFailure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARRAY};
 
     #[test]
     fn the_store_is_the_topmost_group_or_the_array_that_refuses_others() {

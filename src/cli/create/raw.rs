@@ -4,12 +4,12 @@ use super::CreateArgs;
 use crate::cli::flat::Flat;
 use crate::cli::progress::ProgressLine;
 use crate::cli::put::{self, Copied};
-use crate::cli::{CommandFailure, StoreLocation, WriteArgs, stdio};
+use crate::cli::{CommandFailure, CommandResult, StoreLocation, WriteArgs, stdio};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use zarrfs_base::error::Error;
+use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_format::grid::ChunkId;
 
 /// The source of the flat bytes.
@@ -26,15 +26,13 @@ impl Raw {
     /// # Errors
     ///
     /// Fails if the source is known to have more or fewer bytes.
-    pub fn open(path: &Path, size: u64) -> Result<Self, CommandFailure> {
+    pub fn open(path: &Path, size: u64) -> CommandResult<Self> {
         let (raw, known) = if path == Path::new("-") {
             let known = put::input_size();
             (Raw::Stream(Box::new(stdio::input()?)), known)
         } else {
-            let file = File::open(path).map_err(|e| Error::from(e).context(path.display()))?;
-            let metadata = file
-                .metadata()
-                .map_err(|e| Error::from(e).context(path.display()))?;
+            let file = File::open(path).context(path.display())?;
+            let metadata = file.metadata().context(path.display())?;
             if metadata.is_file() {
                 (Raw::File(file), Some(metadata.len()))
             } else {
@@ -63,7 +61,7 @@ impl Raw {
         made: &StoreLocation,
         writing: &WriteArgs,
         args: &CreateArgs,
-    ) -> Result<(), CommandFailure> {
+    ) -> CommandResult {
         let shown = &args.path;
         let flat = put::open(made, &args.memory, writing, &args.store_args())?;
         let grid = flat.array.grid();
@@ -84,7 +82,7 @@ impl Raw {
         progress.end();
         let copied = copied
             .and_then(|copied| stored.map(|()| copied))
-            .map_err(|e| e.context(shown))?;
+            .context(shown)?;
         let why = match copied {
             Copied { more: true, .. } => format!("the input has more bytes than the array, {size}"),
             Copied { bytes, .. } if bytes < size => {
@@ -109,8 +107,7 @@ fn copy_by_chunk(flat: &Flat, file: &File, progress: &mut ProgressLine) -> Resul
             .chunk_runs(ChunkId(chunk), 0..flat.array.size())
         {
             buffer.resize(run.len, 0);
-            file.read_exact_at(&mut buffer, at)
-                .map_err(|e| Error::from(e).context("the input"))?;
+            file.read_exact_at(&mut buffer, at).context("the input")?;
             flat.fs.change().write(flat.handle, at, &buffer)?;
             bytes += run.len as u64;
         }

@@ -1,9 +1,9 @@
 //! `zarrfs stats` without a mountpoint: all mounts of zarrfs in the mount table, and what the
-//! daemon of each says of itself. This module asks through [`read_control`] alone, so that no mount
-//! can stop it.
+//! daemon of each says of itself. This module asks through [`read_statistics`] alone, so that no
+//! mount can stop it.
 
-use crate::cli::{CommandFailure, list_of, size, stdio};
-use crate::fuse::{MountEntry, PATIENCE, STATISTICS, abort_file, daemons, mounts, read_control};
+use crate::cli::{CommandFailure, CommandResult, list_of, size, stdio};
+use crate::fuse::{MountEntry, abort_file, daemons, mounts, read_statistics};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Mutex;
@@ -58,15 +58,9 @@ enum MountState {
 
 impl MountState {
     fn name(self) -> &'static str {
-        match self {
-            MountState::Answers => "ok",
-            MountState::Failing => "failing",
-            MountState::Hangs => "hangs",
-            MountState::Ended => "ended",
-            MountState::Covered => "covered",
-            MountState::Denied => "denied",
-            MountState::Failed => "failed",
-        }
+        [
+            "ok", "failing", "hangs", "ended", "covered", "denied", "failed",
+        ][self as usize]
     }
 
     /// Returns whether an operator has to do something about the mount itself. A store that fails
@@ -92,21 +86,16 @@ struct DaemonAnswer {
 impl DaemonAnswer {
     /// Asks the daemon of a mount.
     fn of(mount: &MountEntry) -> Self {
-        let text = read_control(mount, STATISTICS, PATIENCE);
+        let text = read_statistics(mount);
         match text.and_then(|text| Ok(json::parse_object(&text)?.into_parts().0)) {
-            Ok(values) => {
-                let is_failing = values.get("store_failing") == Some(&Value::Bool(true));
-                let state = if is_failing {
-                    MountState::Failing
-                } else {
-                    MountState::Answers
-                };
-                DaemonAnswer {
-                    state,
-                    values,
-                    error: None,
-                }
-            }
+            Ok(values) => DaemonAnswer {
+                state: match values.get("store_failing") {
+                    Some(Value::Bool(true)) => MountState::Failing,
+                    _ => MountState::Answers,
+                },
+                values,
+                error: None,
+            },
             Err(e) => DaemonAnswer {
                 state: match e.errno() {
                     libc::ETIMEDOUT => MountState::Hangs,
@@ -142,7 +131,7 @@ struct ListedMount {
 }
 
 /// Runs the verb.
-pub fn run(as_json: bool) -> std::result::Result<(), CommandFailure> {
+pub fn run(as_json: bool) -> CommandResult {
     let listed = listed()?;
     stdio::print(if as_json {
         list_of(listed.iter().map(ListedMount::object))

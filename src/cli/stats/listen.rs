@@ -6,7 +6,7 @@
 //! that it has resolved to this machine; requests are therefore answered under IP addresses,
 //! `localhost` and the name in the option alone.
 
-use super::CommandFailure;
+use crate::cli::{CommandFailure, CommandResult};
 use crate::fs::Fs;
 use crate::fs::tree::Audience;
 use httparse::{EMPTY_HEADER, Request, Status};
@@ -74,7 +74,7 @@ pub struct StatisticsListener {
 
 impl StatisticsListener {
     /// Binds the address, before anything is mounted.
-    pub fn bind(asked: &ListenAddress) -> std::result::Result<Self, CommandFailure> {
+    pub fn bind(asked: &ListenAddress) -> CommandResult<Self> {
         let bound = TcpListener::bind((asked.host.as_str(), asked.port)).and_then(|listener| {
             let address = listener.local_addr()?;
             Ok(StatisticsListener {

@@ -1,14 +1,16 @@
 //! The sandbox of a daemon: the paths that it may open and the ports that it may connect to
 //! (Landlock), and the system calls that it may make (seccomp). A thread that has entered can't
-//! leave. The module knows neither stores nor FUSE, and does not know why a path is needed.
+//! leave. The crate knows neither stores nor FUSE, and does not know why a path is needed.
 
+#[cfg(debug_assertions)]
+pub mod probe;
 #[cfg_attr(
     not(any(
         target_arch = "x86_64",
         target_arch = "aarch64",
         target_arch = "riscv64"
     )),
-    path = "sandbox/no_system_calls.rs"
+    path = "no_system_calls.rs"
 )]
 mod system_calls;
 mod threads;
