@@ -8,7 +8,6 @@ mod counted;
 mod directory;
 mod disk_cache;
 mod icechunk;
-mod key;
 mod level;
 mod level_cache;
 mod locks;
@@ -38,7 +37,6 @@ pub use disk_cache::DiskCache;
 pub use icechunk::{
     IceCommit, IceHistory, IceRef, IceRepositoryStore, IcechunkStore, ObjectId, Snapshots,
 };
-pub use key::{Key, MAX_DEPTH, escaped};
 pub use level::{FirstNames, PagedListing, Reach, ValuePage, ValuePages};
 pub use level_cache::LevelCache;
 pub use locks::{KeyLock, LockFiles, NAME_HOLDER, name_holder};
@@ -57,6 +55,7 @@ pub use reporting::ReportingStore;
 pub use stat_many::stat_many_with;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
 pub use value_copy::{CopiedValue, ValueStart};
+pub use zarrfs_base::key::{Key, MAX_DEPTH, escaped};
 pub use zip::{ZipStore, ZipWriter};
 
 use counted::check_size;

@@ -1,8 +1,8 @@
 //! Keys: checked names. A key that leaves its store cannot be constructed, so no other module has
 //! to check for one.
 
+use crate::error::{Error, Result};
 use std::fmt;
-use zarrfs_base::error::{Error, Result};
 
 /// Maximum length of a path that becomes a key, in bytes: four times `PATH_MAX` of Linux.
 const MAX_PATH: usize = 16 << 10;
@@ -14,7 +14,7 @@ pub const MAX_DEPTH: usize = 256;
 /// root is the empty key.
 ///
 /// ```
-/// use zarrfs_store::Key;
+/// use zarrfs_base::key::Key;
 ///
 /// let key = Key::normalize("/group//array/")?;
 /// assert_eq!(key.as_str(), "group/array");
@@ -54,7 +54,7 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if a name is `.` or `..` or contains a
+    /// [`Kind::Invalid`](crate::error::Kind::Invalid) if a name is `.` or `..` or contains a
     /// NUL, or if the path is too long.
     pub fn normalize(path: &str) -> Result<Self> {
         if path.len() > MAX_PATH {
