@@ -47,7 +47,6 @@ mod version;
 
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, NestedStores, UseConsolidated};
 use crate::cache::{Cache, SpillOptions};
-use crate::export::Format;
 use crate::fs::Options;
 use crate::fs::tree::FLAT;
 use crate::fuse::run_child;
@@ -70,6 +69,7 @@ use zarrfs_base::memory;
 use zarrfs_base::signals;
 use zarrfs_base::spill_file::SpillSpace;
 use zarrfs_base::stats::Stats;
+use zarrfs_export::Format;
 use zarrfs_format::metadata::V1Order;
 use zarrfs_store::{DirectoryStore, Hint, IceRef, Key, LockFiles, Store};
 

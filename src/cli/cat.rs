@@ -4,8 +4,6 @@
 use super::flat::{self, Flat};
 use super::header::{HeaderSource, before_values, parse_box};
 use super::{CommandFailure, ReadArgs, StoreArgs, StoreLocation, open_store, size, stdio};
-use crate::array::hierarchy::FillMeaning;
-use crate::export::Format;
 use crate::fs::Fs;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -15,6 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use zarrfs_base::error::Error;
 use zarrfs_base::stats::Stats;
+use zarrfs_export::Format;
+use zarrfs_format::fill_value::FillMeaning;
 
 /// Number of bytes read and written at a time.
 const STEP: u64 = 4 << 20;
@@ -78,7 +78,7 @@ pub fn run(args: &CatArgs) -> Result<(), CommandFailure> {
             fill_meaning: FillMeaning::default(),
             part: part.clone(),
         };
-        let cache = args.reading.memory.cache(stats.clone());
+        let cache = Arc::new(args.reading.memory.cache(stats.clone()));
         header = before_values(&source.header(&array, format, &cache, &stats)?);
     }
     let end = args.length.map_or(array.size(), |n| {

@@ -9,7 +9,6 @@ use super::{
 use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
-use crate::export::Plate;
 use clap::Args;
 use rustix::termios::tcgetwinsize;
 use std::collections::HashSet;
@@ -17,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use zarrfs_base::error::{Error, Kind, Result, one_line};
 use zarrfs_base::json::{self, Value, json};
+use zarrfs_export::Plate;
 use zarrfs_format::grid::Edges;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::{IceHistory, Key, ObjectId, escaped};
