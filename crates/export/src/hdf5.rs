@@ -4,12 +4,11 @@
 //! This module decides names, dimensions and places. It does not know how flat bytes are read.
 
 use super::describe::{StringEncoding, add_flags, read_strings};
-use super::netcdf::classic::{Attribute as NetcdfAttribute, ClassicVersion, Type};
-use super::netcdf::members::GroupArray;
-use super::netcdf::names::{MAX_NAME, legal, with_suffix};
-use super::netcdf::types::native_type;
-use super::netcdf::{READER_BLOCK, attributes};
-use super::{Composite, PartContent};
+use super::group::attributes::{self, Attribute};
+use super::group::names::{MAX_NAME, legal, with_suffix};
+use super::group::types::{Type, native_type};
+use super::group::{ALIGNMENT, DimensionIdentity, GroupArray, READER_BLOCK, identities};
+use super::{Composite, MAX_FILE, PartContent};
 use crate::reader::{ArrayNode, HierarchyNode, HierarchyReader};
 use heap::{Heap, HeapPlace, SEQUENCE};
 pub use messages::sets_flags_alone;
@@ -29,15 +28,8 @@ mod strings;
 mod tests;
 mod types;
 
-/// Alignment of the values of each array in bytes, so that pages of the file are pages of
-/// `data.raw`, and an array that cannot be read takes out no other, and no header.
-const ALIGNMENT: u64 = 4096;
-
 /// Alignment of object headers and of the heap in bytes.
 const WORD: u64 = 8;
-
-/// Maximum size of a file in bytes, without padding.
-const MAX_FILE: u64 = i64::MAX as u64 - (1 << 40);
 
 /// Estimated memory in bytes of an object, without attributes and name.
 const OBJECT: usize = 2 << 10;
@@ -120,10 +112,6 @@ struct ObjectValues {
     is_scale: bool,
 }
 
-/// The name of a dimension, its length, and the number of dimensions without a name of the same
-/// length that precede it in an array.
-type ArrayDimension = (Option<String>, u64, usize);
-
 enum ValueSource {
     /// Flat bytes, in the parts of a file. Arrays are not kept: there may be very many.
     Flat(PartContent),
@@ -181,7 +169,7 @@ impl Hdf5File {
             HierarchyNode::Group => {
                 self.sources.push(key.clone());
                 let stored = hierarchy.attributes(key)?;
-                let of_group = attributes::of_group(&stored, &[], ClassicVersion::Data64);
+                let of_group = attributes::of_group(&stored, &[], &Type::INTEGERS);
                 Ok((of_group, ObjectContent::Group(BTreeMap::new())))
             }
             HierarchyNode::Array(array) => {
@@ -267,7 +255,7 @@ impl Hdf5File {
         &mut self,
         hierarchy: &dyn HierarchyReader,
         array: &ArrayNode,
-    ) -> Result<std::result::Result<(Vec<NetcdfAttribute>, ObjectContent), String>> {
+    ) -> Result<std::result::Result<(Vec<Attribute>, ObjectContent), String>> {
         if let Err(e) = &array.readable {
             return Ok(Err(e.message().to_string()));
         }
@@ -302,7 +290,7 @@ impl Hdf5File {
         let Some(total) = self.size.checked_add(room).filter(|size| *size <= MAX_FILE) else {
             return Ok(Err("makes the file larger than 2^63 bytes".into()));
         };
-        let mut of_array = attributes::of_variable(&member, member.kind, ClassicVersion::Data64);
+        let mut of_array = attributes::of_variable(&member, member.kind, &Type::INTEGERS);
         of_array.retain(|attribute| fits_values(attribute, &kind));
         self.size = total;
         let is_scale = member.is_coordinate();
@@ -386,13 +374,16 @@ impl Hdf5File {
     /// one above, or else a scale that stands for the dimension alone. NetCDF-C adds those that are
     /// missing to a file that it opens for writing.
     fn find_dimensions(&mut self) {
-        let mut scales: HashMap<(Key, ArrayDimension), usize> = HashMap::new();
+        let mut scales: HashMap<(Key, DimensionIdentity), usize> = HashMap::new();
         for (number, object) in self.objects.iter().enumerate() {
             if let ObjectContent::Values(values) = &object.content
                 && values.is_scale
             {
-                let name = Some(object.key.name().to_string());
-                let dimension = (name, values.shape[0], 0);
+                let dimension = DimensionIdentity {
+                    name: Some(object.key.name().to_string()),
+                    len: values.shape[0],
+                    before: 0,
+                };
                 scales.insert((object.key.parent(), dimension), number);
             }
         }
@@ -403,23 +394,11 @@ impl Hdf5File {
             if values.is_scale {
                 continue;
             }
-            let mut unnamed: HashMap<u64, usize> = HashMap::new();
-            let names = values.names.iter().cloned().chain(std::iter::repeat(None));
-            let dimensions: Vec<ArrayDimension> = names
-                .zip(values.shape.iter().copied())
-                .map(|(name, len)| {
-                    let name = name.filter(|name| !name.is_empty());
-                    let before = unnamed.entry(len).or_default();
-                    let dimension = (name, len, *before);
-                    match dimension.0 {
-                        Some(_) => (dimension.0, len, 0),
-                        None => {
-                            *before += 1;
-                            dimension
-                        }
-                    }
-                })
-                .collect();
+            let names = values.names.iter().map(Option::as_deref);
+            let names = names.map(|name| name.filter(|name| !name.is_empty()));
+            let named = names.chain(std::iter::repeat(None));
+            let dimensions: Vec<DimensionIdentity> =
+                identities(named.zip(values.shape.iter().copied())).collect();
             let group = self.objects[number].key.parent();
             let found = dimensions.into_iter().map(|dimension| {
                 let above = std::iter::successors(Some(group.clone()), |key| {
@@ -431,7 +410,7 @@ impl Hdf5File {
                 if known.is_some() {
                     return known;
                 }
-                let scale = self.add_dimension(&group, dimension.0.as_deref(), dimension.1)?;
+                let scale = self.add_dimension(&group, &dimension)?;
                 scales.insert((group.clone(), dimension), scale);
                 Some(scale)
             });
@@ -443,13 +422,14 @@ impl Hdf5File {
     }
 
     /// Adds a dimension that no array describes.
-    fn add_dimension(&mut self, group: &Key, name: Option<&str>, len: u64) -> Option<usize> {
+    fn add_dimension(&mut self, group: &Key, dimension: &DimensionIdentity) -> Option<usize> {
+        let len = dimension.len;
         self.held.grow(OBJECT).ok()?;
         let parent = *self.groups.get(group)?;
         let ObjectContent::Group(members) = &self.objects[parent].content else {
             return None;
         };
-        let name = name.map(legal);
+        let name = dimension.name.as_deref().map(legal);
         let with_len = with_suffix(name.as_deref().unwrap_or("dim"), &len.to_string());
         let name = name
             .into_iter()
@@ -683,7 +663,7 @@ impl ObjectValues {
 /// Returns whether an attribute that was made for netCDF stays: a missing value has the type of the
 /// values or misleads netCDF-C, which refuses it. Strings are decoded already, whereas the bytes of
 /// characters are not.
-fn fits_values(attribute: &NetcdfAttribute, kind: &ValueType) -> bool {
+fn fits_values(attribute: &Attribute, kind: &ValueType) -> bool {
     if attribute.name == "_Encoding" {
         return matches!(kind, ValueType::Text(1, _));
     }
@@ -704,7 +684,7 @@ fn fits_values(attribute: &NetcdfAttribute, kind: &ValueType) -> bool {
 }
 
 /// Converts an attribute that was made for netCDF; `None` for those that the file has itself.
-fn attribute(from: NetcdfAttribute) -> Option<ObjectAttribute> {
+fn attribute(from: Attribute) -> Option<ObjectAttribute> {
     if OWN_ATTRIBUTES.contains(&from.name.as_str()) {
         return None;
     }

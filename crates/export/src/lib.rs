@@ -17,6 +17,7 @@ mod described;
 mod edited;
 mod envi;
 mod form;
+mod group;
 mod hdf5;
 mod meta_image;
 mod netcdf;
@@ -51,8 +52,9 @@ pub use described::{
 pub use edited::{EditedArray, MAX_TEXT, MEMORY as EDIT_MEMORY, TextEdits, text_edits};
 use edited::{ElementUse, HeaderSyntax};
 pub use form::{ItemForm, StoredInteger};
+pub use group::READER_BLOCK;
 pub use hdf5::sets_flags_alone;
-pub use netcdf::{HeaderEdit, Moved, NetcdfOptions, READER_BLOCK};
+pub use netcdf::{HeaderEdit, Moved, NetcdfOptions};
 pub use reader::{ArrayNode, ChunkBytes, ChunkReader, HierarchyNode, HierarchyReader};
 pub use records::FileSlice;
 pub use view::ArrayView;
@@ -121,8 +123,9 @@ impl GroupFormat {
     }
 }
 
-/// Maximum number of flat bytes behind a header: no file is longer than 2^63 - 1 bytes.
-const MAX_FLAT: u64 = i64::MAX as u64 - (1 << 40);
+/// Maximum size of a file in bytes, without its header and all padding: no file is longer than
+/// 2^63 - 1 bytes.
+const MAX_FILE: u64 = i64::MAX as u64 - (1 << 40);
 
 /// What is special about the content of a format's files.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -264,7 +267,7 @@ impl Format {
     pub fn fits(self, metadata: &ArrayMetadata) -> bool {
         let spec = self.spec();
         let has_type = spec.has_all_types || metadata.has_numpy_dtype();
-        let has_offsets = !self.holds_flat() || metadata.flat_size() <= MAX_FLAT;
+        let has_offsets = !self.holds_flat() || metadata.flat_size() <= MAX_FILE;
         // strings of any length have values, and a description, but no flat bytes
         let has_strings = spec.has_all_types || spec.content == FormatContent::Values;
         let has_bytes = !metadata.has_objects()

@@ -3,38 +3,28 @@
 //! attributes. It does not know how flat bytes are read.
 
 use super::Composite;
+use crate::group::names::UniqueNames;
+use crate::group::types::Type;
+use crate::group::{ALIGNMENT, READER_BLOCK, attributes};
 use crate::reader::HierarchyReader;
-use classic::{ClassicHeader, ClassicVersion, Type, Variable};
+use classic::{ClassicHeader, ClassicVersion, Variable};
 use dimensions::Dimensions;
 pub use edit::{HeaderEdit, Moved};
 use mapping::Mappings;
-use members::{GroupArray, GroupArrays};
-use names::UniqueNames;
+use members::GroupArrays;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{Map, Value};
 use zarrfs_base::key::Key;
 use zarrfs_base::memory;
 
-pub(super) mod attributes;
-pub(super) mod classic;
+mod classic;
 mod dimensions;
 mod edit;
 mod mapping;
-pub(super) mod members;
-pub(super) mod names;
+mod members;
 mod parse;
 #[cfg(test)]
-pub(super) mod tests;
-pub(super) mod types;
-
-/// Alignment of each variable's data in bytes, so that pages of the file are pages of `data.raw`.
-/// The format lets the writer choose: "begin: the offset in bytes of the beginning of data for this
-/// variable".
-const ALIGNMENT: u64 = 4096;
-
-/// Size in bytes of the blocks that NetCDF-C reads, at multiples of it. A read that reaches an
-/// unreadable value fails as a whole, so the header shares no block with values.
-pub const READER_BLOCK: u64 = 4 << 20;
+mod tests;
 
 /// Padding in bytes that a file may have even if its values are smaller. It gives each variable its
 /// own blocks, so that damage affects no other variable.
@@ -45,18 +35,11 @@ const MIN_PADDING: u64 = 16 << 20;
 /// before any data move.
 const RESERVE: usize = 64 << 10;
 
-/// Maximum size in bytes of a variable in CDF-2, except the last one (`NC_check_vlens` in
-/// netcdf-c).
-const MAX_VARIABLE: u64 = u32::MAX as u64 - 3;
-
 /// Maximum length of a dimension in CDF-2: a "non-negative INT".
 const MAX_DIMENSION: u64 = i32::MAX as u64;
 
 /// Maximum size of a header in bytes: far above that of real headers.
 const MAX_HEADER: usize = 32 << 20;
-
-/// Maximum size in bytes of a file, without its header and all padding between variables.
-const MAX_FILE: u64 = i64::MAX as u64 - (1 << 40);
 
 /// Maximum number of words read from an attribute that names grid mappings: `crs: x y other: lat
 /// lon`.
@@ -122,7 +105,7 @@ fn header_of(members: &GroupArrays, attributes: &Map<String, Value>) -> ClassicH
             (Type::UByte, ClassicVersion::Offset64) => Type::Byte,
             (kind, _) => kind,
         };
-        let mut attributes = attributes::of_variable(member, kind, version);
+        let mut attributes = attributes::of_variable(member, kind, version.integers());
         attributes.extend(mappings.attribute(member));
         variables.push(Variable {
             name,
@@ -133,7 +116,7 @@ fn header_of(members: &GroupArrays, attributes: &Map<String, Value>) -> ClassicH
             begin: 0,
         });
     }
-    let attributes = attributes::of_group(attributes, &members.reasons(), version);
+    let attributes = attributes::of_group(attributes, &members.reasons(), version.integers());
     ClassicHeader {
         version,
         dimensions: dimensions.into_list(),

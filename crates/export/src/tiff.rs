@@ -13,7 +13,7 @@ mod resolution;
 use super::binary::HeaderFields;
 use super::described::Overview;
 use super::raster::{Interleave, Raster};
-use super::{Composite, Described, FormatContent, FormatSpec, ItemForm, MAX_FLAT};
+use super::{Composite, Described, FormatContent, FormatSpec, ItemForm, MAX_FILE};
 use std::collections::BTreeMap;
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::ArrayMetadata;
@@ -100,7 +100,7 @@ fn overviews(array: &Described) -> &[Overview] {
         let own = overview.metadata.flat_size().saturating_add(ALIGNMENT);
         size = size.saturating_add(own);
         all_pages = all_pages.saturating_add(pages);
-        size <= MAX_FLAT && all_pages <= MAX_OVERVIEW_PAGES
+        size <= MAX_FILE && all_pages <= MAX_OVERVIEW_PAGES
     });
     &array.overviews[..shown.count()]
 }

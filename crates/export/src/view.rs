@@ -4,7 +4,7 @@
 
 use super::describe::DIMENSIONS;
 use super::packing::{PACKING_ATTRIBUTES, Packing};
-use super::{Composite, Described, Format, ImageInfo, ItemForm, MAX_FLAT, MetadataNumber};
+use super::{Composite, Described, Format, ImageInfo, ItemForm, MAX_FILE, MetadataNumber};
 use std::ops::Range;
 use std::sync::Arc;
 use zarrfs_base::error::Result;
@@ -46,7 +46,7 @@ impl ArrayView {
         let items = metadata.flat_size() / packing.stored_size() as u64;
         items
             .checked_mul(packing.shown_size() as u64)
-            .filter(|size| *size <= MAX_FLAT)?;
+            .filter(|size| *size <= MAX_FILE)?;
         let metadata_of_values = ArrayMetadata {
             dtype: DType::parse_str(spelled).ok()?,
             dtype_json: spelled.into(),

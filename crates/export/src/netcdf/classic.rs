@@ -3,7 +3,8 @@
 //! All numbers are big-endian, and all fields are padded to multiples of four bytes. This module
 //! knows nothing of Zarr.
 
-use crate::number::{NumberKind, NumberType};
+use crate::group::attributes::Attribute;
+use crate::group::types::Type;
 
 /// The 32-bit `vsize` of a variable of more than 2^32 - 4 bytes: readers compute it from the
 /// dimensions.
@@ -18,75 +19,13 @@ pub enum ClassicVersion {
     Data64,
 }
 
-/// An external data type, numbered as in the format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Type {
-    /// Signed 8-bit integers.
-    Byte = 1,
-    /// Bytes of text.
-    Char,
-    /// Signed 16-bit integers.
-    Short,
-    /// Signed 32-bit integers.
-    Int,
-    /// 32-bit floats.
-    Float,
-    /// 64-bit floats.
-    Double,
-    /// Unsigned 8-bit integers; this and the following types exist only in CDF-5.
-    UByte,
-    /// Unsigned 16-bit integers.
-    UShort,
-    /// Unsigned 32-bit integers.
-    UInt,
-    /// Signed 64-bit integers.
-    Int64,
-    /// Unsigned 64-bit integers.
-    UInt64,
-}
-
-impl Type {
-    /// All types.
-    pub const ALL: [Type; 11] = [
-        Type::Byte,
-        Type::Char,
-        Type::Short,
-        Type::Int,
-        Type::Float,
-        Type::Double,
-        Type::UByte,
-        Type::UShort,
-        Type::UInt,
-        Type::Int64,
-        Type::UInt64,
-    ];
-
-    /// Returns the size of a value in bytes.
-    pub fn size(self) -> usize {
-        self.number().map_or(1, |number| number.size)
-    }
-
-    /// Returns the type of the values if they are numbers.
-    pub fn number(self) -> Option<NumberType> {
-        use NumberKind::{Float, Signed, Unsigned};
-        let (kind, size) = match self {
-            Type::Char => return None,
-            Type::Byte => (Signed, 1),
-            Type::Short => (Signed, 2),
-            Type::Int => (Signed, 4),
-            Type::Int64 => (Signed, 8),
-            Type::UByte => (Unsigned, 1),
-            Type::UShort => (Unsigned, 2),
-            Type::UInt => (Unsigned, 4),
-            Type::UInt64 => (Unsigned, 8),
-            Type::Float => (Float, 4),
-            Type::Double => (Float, 8),
-        };
-        Some(NumberType {
-            kind,
-            size,
-            is_big_endian: true,
-        })
+impl ClassicVersion {
+    /// Returns the types of integers of any size in an attribute, the smallest first.
+    pub fn integers(self) -> &'static [Type] {
+        match self {
+            ClassicVersion::Offset64 => &Type::INTEGERS[..1],
+            ClassicVersion::Data64 => &Type::INTEGERS,
+        }
     }
 }
 
@@ -100,17 +39,6 @@ pub struct ClassicDimension {
     /// Whether it is the record dimension, of which a file has at most one. The format marks it by
     /// length 0.
     pub is_record: bool,
-}
-
-/// An attribute of a variable or of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attribute {
-    /// The name, unique in its list.
-    pub name: String,
-    /// The type of the values.
-    pub kind: Type,
-    /// The big-endian values.
-    pub values: Vec<u8>,
 }
 
 /// A variable.

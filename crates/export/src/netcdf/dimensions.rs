@@ -2,26 +2,16 @@
 //! one. This module knows neither attributes nor data.
 
 use super::classic::ClassicDimension;
-use super::names::{UniqueNames, legal, with_suffix};
+use crate::group::names::{UniqueNames, legal, with_suffix};
+use crate::group::{DimensionIdentity, identities};
 use std::collections::HashMap;
-
-/// The properties by which dimensions are identified.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Identity {
-    /// The name in the metadata, if any.
-    name: Option<String>,
-    len: u64,
-    /// The number of unnamed dimensions of the same length that precede it in the array.
-    before: usize,
-    /// Whether it is the record dimension. Only the first dimension of a variable can be that;
-    /// where the same name stands for another one, that is a dimension of its own.
-    is_record: bool,
-}
 
 /// The dimensions while they are collected.
 pub struct Dimensions<'a> {
     list: Vec<ClassicDimension>,
-    numbers: HashMap<Identity, usize>,
+    /// The number of each dimension. Only the first dimension of a variable can be the record
+    /// dimension; where the same name stands for another one, that is a dimension of its own.
+    numbers: HashMap<(DimensionIdentity, bool), usize>,
     names: UniqueNames,
     variables: &'a UniqueNames,
 }
@@ -45,34 +35,22 @@ impl<'a> Dimensions<'a> {
         dimensions: impl Iterator<Item = (Option<&'d str>, u64)>,
         is_record: bool,
     ) -> Vec<usize> {
-        let mut unnamed: HashMap<u64, usize> = HashMap::new();
-        let mut numbers = Vec::new();
-        for (name, len) in dimensions {
-            let mut before = 0;
-            if name.is_none() {
-                let count = unnamed.entry(len).or_default();
-                before = *count;
-                *count += 1;
-            }
-            numbers.push(self.number(Identity {
-                name: name.map(str::to_string),
-                len,
-                before,
-                is_record: is_record && numbers.is_empty(),
-            }));
-        }
-        numbers
+        identities(dimensions)
+            .enumerate()
+            .map(|(place, identity)| self.number(identity, is_record && place == 0))
+            .collect()
     }
 
-    fn number(&mut self, identity: Identity) -> usize {
+    fn number(&mut self, identity: DimensionIdentity, is_record: bool) -> usize {
+        let identity = (identity, is_record);
         if let Some(&number) = self.numbers.get(&identity) {
             return number;
         }
-        let name = self.free_name(&identity);
+        let name = self.free_name(&identity.0);
         self.list.push(ClassicDimension {
             name,
-            len: identity.len,
-            is_record: identity.is_record,
+            len: identity.0.len,
+            is_record,
         });
         self.numbers.insert(identity, self.list.len() - 1);
         self.list.len() - 1
@@ -80,7 +58,7 @@ impl<'a> Dimensions<'a> {
 
     /// Returns a unique name: the dimension's own if it is free, else with the length appended.
     /// Unnamed dimensions are named after their length.
-    fn free_name(&mut self, identity: &Identity) -> String {
+    fn free_name(&mut self, identity: &DimensionIdentity) -> String {
         let len = identity.len.to_string();
         let own = identity.name.as_deref().unwrap_or("dim");
         if identity.name.is_some() && !self.names.has(&legal(own)) {

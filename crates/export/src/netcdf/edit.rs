@@ -4,10 +4,11 @@
 //! come from the arrays' metadata, cannot be changed. What CDO changes of them says nothing new,
 //! and changes nothing: it repeats `_FillValue` as `missing_value`, and drops that of coordinates.
 
-use super::attributes::{LEFT_OUT, is_bookkeeping};
-use super::classic::{Attribute, ClassicDimension, ClassicHeader, Type, Variable};
+use super::classic::{ClassicDimension, ClassicHeader, Variable};
 use super::parse::{ParseFailure, parse};
 use crate::describe::attribute_items;
+use crate::group::attributes::{Attribute, LEFT_OUT, is_bookkeeping};
+use crate::group::types::Type;
 use crate::{Composite, PartContent};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

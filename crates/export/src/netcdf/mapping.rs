@@ -2,10 +2,12 @@
 //! reference system GDAL's `_CRS` or GeoZarr states, and the attribute `axis` of their coordinates.
 //! Arrays that name a grid mapping themselves stay unchanged.
 
-use super::GroupArray;
-use super::classic::{Attribute, Type, Variable};
-use super::names::UniqueNames;
+use super::classic::Variable;
 use crate::describe::GridMapping;
+use crate::group::GroupArray;
+use crate::group::attributes::Attribute;
+use crate::group::names::UniqueNames;
+use crate::group::types::Type;
 use std::collections::BTreeMap;
 
 /// The name of a mapping unless an array has this name.

@@ -2,161 +2,24 @@
 //! these are, in which order, which of them have records, and which are left out. It knows neither
 //! headers nor offsets.
 
-use super::classic::{ClassicVersion, Type};
-use super::types::{native_type, type_of};
-use super::{MAX_DIMENSION, MAX_FILE, MAX_MAPPINGS, MAX_VARIABLE, NetcdfOptions, names};
+use super::classic::ClassicVersion;
+use super::{MAX_DIMENSION, MAX_MAPPINGS, NetcdfOptions};
 use crate::describe::{
-    GridMapping, add_flags, attributes_above, fill_is_missing, grid_mapping, is_in_degrees,
-    read_strings, with_stated_sign,
+    GridMapping, add_flags, attributes_above, grid_mapping, is_in_degrees, read_strings,
 };
+use crate::group::types::{Type, native_type};
+use crate::group::{GroupArray, names};
 use crate::reader::{ArrayNode, HierarchyNode, HierarchyReader};
-use crate::{GrowingArrays, ItemForm, axis_names, flat};
-use std::borrow::Cow;
+use crate::{GrowingArrays, ItemForm, MAX_FILE, flat};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
-use zarrfs_base::json::{self, Object};
+use zarrfs_base::json;
 use zarrfs_base::key::Key;
 use zarrfs_base::memory;
-use zarrfs_format::metadata::ArrayMetadata;
 
 /// Estimated memory in bytes of an array, and of its variable in the header, without attributes.
 const ARRAY: usize = 4 << 10;
-
-/// An array that becomes a variable.
-pub struct GroupArray {
-    /// The array.
-    pub array: ArrayNode,
-    /// Its attributes as stored.
-    pub attributes: Object,
-    /// Whether the fill value stands for missing values.
-    pub fill_is_missing: bool,
-    /// The grid mapping that another convention than CF states.
-    pub mapping: Option<Arc<GridMapping>>,
-    /// The metadata with another sign of integers, if the type of the file states it.
-    pub with_sign: Option<ArrayMetadata>,
-    /// The names of its dimensions, where metadata has them.
-    names: Vec<Option<String>>,
-    /// The type of its values in the file.
-    pub kind: Type,
-    /// Whether its first dimension is the record dimension.
-    pub is_record: bool,
-    /// The number of bytes of each text, if the file has a dimension for them that the array lacks.
-    pub letters: Option<u64>,
-    /// The values of an array without flat bytes.
-    pub values: Option<Arc<[u8]>>,
-}
-
-impl GroupArray {
-    /// Reads the array's attributes and the names of its dimensions; groups that provide names are
-    /// added to `sources`.
-    pub fn new(
-        hierarchy: &dyn HierarchyReader,
-        array: ArrayNode,
-        kind: Type,
-        sources: &mut Vec<Key>,
-    ) -> Result<Self> {
-        let attributes = hierarchy.attributes(&array.key)?;
-        let names = axis_names(hierarchy, &array, &attributes, sources);
-        let letters = (kind == Type::Char).then_some(array.metadata.dtype.size() as u64);
-        Ok(GroupArray {
-            fill_is_missing: fill_is_missing(
-                hierarchy.fill_meaning(&array),
-                &array.metadata,
-                &attributes,
-            ),
-            mapping: None,
-            with_sign: None,
-            array,
-            attributes,
-            names,
-            kind,
-            is_record: false,
-            letters,
-            values: None,
-        })
-    }
-
-    /// Gives integers the sign that an attribute states, and the values the type of the file for
-    /// it.
-    pub fn state_sign(&mut self) {
-        let shown = with_stated_sign(&self.array.metadata, &self.attributes);
-        if let (Cow::Owned(shown), Ok(kind)) = (&shown, type_of(&shown)) {
-            self.kind = kind;
-            self.with_sign = Some(shown.clone());
-        }
-    }
-
-    /// Returns the array's name.
-    pub fn name(&self) -> &str {
-        self.array.key.name()
-    }
-
-    /// Returns the array's metadata.
-    pub fn metadata(&self) -> &ArrayMetadata {
-        &self.array.metadata
-    }
-
-    /// Returns the names, where known, and the lengths of the dimensions.
-    pub fn dimensions(&self) -> impl Iterator<Item = (Option<&str>, u64)> {
-        let names = self
-            .names
-            .iter()
-            .map(Option::as_deref)
-            .chain(std::iter::repeat(None));
-        names.zip(self.metadata().shape.iter().copied())
-    }
-
-    /// Returns whether the array is a coordinate variable: it has one dimension with its own name.
-    pub fn is_coordinate(&self) -> bool {
-        self.dimensions()
-            .map(|(name, _)| name)
-            .eq([Some(self.name())])
-    }
-
-    /// Returns whether the array has at most one dimension, and CDF-2 lacks the type of its values.
-    fn lacks_type(&self) -> bool {
-        self.kind > Type::UByte && self.metadata().shape.len() <= 1
-    }
-
-    /// Returns how the file holds the items.
-    pub fn form(&self) -> ItemForm {
-        super::types::form(self.metadata(), self.kind)
-    }
-
-    /// Returns the size of the variable in bytes, of a record variable in each record; the largest
-    /// number if 64 bits do not hold it.
-    pub fn variable_size(&self) -> u64 {
-        let metadata = self.metadata();
-        match (&self.values, self.letters) {
-            (Some(_), Some(letters)) => {
-                let inner = metadata.shape.iter().skip(usize::from(self.is_record));
-                inner.fold(letters, |size, len| size.saturating_mul(*len))
-            }
-            _ if self.is_record => self.shown_size(metadata.row_size()),
-            _ => self.shown_size(self.array.size()),
-        }
-    }
-
-    /// Returns the size in the file of so many flat bytes.
-    fn shown_size(&self, stored: u64) -> u64 {
-        self.form().shown_size(stored).unwrap_or(u64::MAX)
-    }
-
-    fn is_large(&self) -> bool {
-        self.variable_size() > MAX_VARIABLE
-    }
-
-    /// Returns whether a dimension other than the record dimension has length 0, which marks the
-    /// record dimension.
-    fn is_empty(&self) -> bool {
-        self.metadata()
-            .shape
-            .iter()
-            .skip(usize::from(self.is_record))
-            .any(|len| *len == 0)
-    }
-}
 
 /// The arrays that become variables, and the reasons why others do not.
 #[derive(Default)]

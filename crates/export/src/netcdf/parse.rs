@@ -2,7 +2,9 @@
 //! `classic`. The input is untrusted: the parser accepts a count only if the file has bytes for
 //! that many items.
 
-use super::classic::{Attribute, ClassicDimension, ClassicHeader, ClassicVersion, Type, Variable};
+use super::classic::{ClassicDimension, ClassicHeader, ClassicVersion, Variable};
+use crate::group::attributes::Attribute;
+use crate::group::types::Type;
 
 /// The reason why bytes could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

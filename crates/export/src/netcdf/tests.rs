@@ -2,8 +2,8 @@
 
 mod options;
 
-use super::classic::Attribute;
 use super::*;
+use crate::group::attributes::Attribute;
 use crate::testing::hierarchy;
 use crate::{ItemForm, PartContent};
 use std::collections::HashSet;

@@ -3,10 +3,9 @@
 //! variable's type (CF, "Attributes", appendix A). This module knows neither dimensions nor
 //! offsets.
 
-use super::classic::{Attribute, ClassicVersion, Type};
-use super::members::GroupArray;
+use super::GroupArray;
 use super::names::UniqueNames;
-use super::types::{metadata_in_file, time_unit};
+use super::types::{Type, metadata_in_file, time_unit};
 use crate::describe::{DIMENSIONS, StringEncoding, attribute_integer, attribute_items};
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_format::dtype::{DType, DTypeKind};
@@ -21,17 +20,28 @@ const MAX_NUMBER: usize = 32;
 /// NumPy's epoch, in the words of CF's time units.
 const EPOCH: &str = "since 1970-01-01 00:00:00";
 
+/// An attribute of a variable or of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attribute {
+    /// The name, unique in its list.
+    pub name: String,
+    /// The type of the values.
+    pub kind: Type,
+    /// The big-endian values.
+    pub values: Vec<u8>,
+}
+
 /// The attributes of one variable or of the file while they are collected.
 struct AttributeList {
-    version: ClassicVersion,
+    integers: &'static [Type],
     names: UniqueNames,
     list: Vec<Attribute>,
 }
 
 impl AttributeList {
-    fn new(version: ClassicVersion) -> Self {
+    fn new(integers: &'static [Type]) -> Self {
         AttributeList {
-            version,
+            integers,
             names: UniqueNames::default(),
             list: Vec::new(),
         }
@@ -53,7 +63,7 @@ impl AttributeList {
     }
 
     fn push_json(&mut self, name: &str, value: &Value) {
-        let (kind, values) = converted(value, self.version);
+        let (kind, values) = converted(value, self.integers);
         self.push(name, kind, values);
     }
 }
@@ -62,9 +72,9 @@ impl AttributeList {
 pub fn of_group(
     stored: &Map<String, Value>,
     left_out: &[String],
-    version: ClassicVersion,
+    integers: &'static [Type],
 ) -> Vec<Attribute> {
-    let mut out = AttributeList::new(version);
+    let mut out = AttributeList::new(integers);
     if !left_out.is_empty() {
         out.push_missing_text(LEFT_OUT, &left_out.join("\n"));
     }
@@ -78,13 +88,13 @@ pub fn of_group(
 }
 
 /// Returns the attributes of an array whose values have the type `kind` in the file.
-pub fn of_variable(member: &GroupArray, kind: Type, version: ClassicVersion) -> Vec<Attribute> {
+pub fn of_variable(member: &GroupArray, kind: Type, integers: &'static [Type]) -> Vec<Attribute> {
     let stored = &member.attributes;
     let dtype = &member.metadata().dtype;
     let with_sign = member.with_sign.as_ref();
     let unit = time_unit(member.metadata());
     let metadata = metadata_in_file(member.metadata(), member.form());
-    let mut out = AttributeList::new(version);
+    let mut out = AttributeList::new(integers);
     if let Some(unit) = unit {
         out.push_missing_text("units", &format!("{unit} {EPOCH}"));
         out.push_missing_text("calendar", "proleptic_gregorian");
@@ -241,7 +251,7 @@ fn big_endian(dtype: &DType, mut item: Vec<u8>) -> Option<Vec<u8>> {
 /// Converts any value. A text stays, numbers get the smallest type of the file that holds all of
 /// them exactly, or else become doubles. Words are joined with spaces, as CF lists names, and
 /// everything else becomes JSON.
-fn converted(value: &Value, version: ClassicVersion) -> (Type, Vec<u8>) {
+fn converted(value: &Value, integers: &'static [Type]) -> (Type, Vec<u8>) {
     let list = attribute_items(value);
     if list.is_empty() {
         return (Type::Char, json::write(value).into_bytes());
@@ -251,7 +261,7 @@ fn converted(value: &Value, version: ClassicVersion) -> (Type, Vec<u8>) {
         return (Type::Byte, values);
     }
     let numbers: Option<Vec<i128>> = list.iter().map(attribute_integer).collect();
-    if let Some(integers) = numbers.and_then(|list| integers(&list, version)) {
+    if let Some(integers) = numbers.and_then(|list| smallest(&list, integers)) {
         return integers;
     }
     let floats: Option<Vec<_>> = list
@@ -265,21 +275,12 @@ fn converted(value: &Value, version: ClassicVersion) -> (Type, Vec<u8>) {
     (Type::Char, text.into_bytes())
 }
 
-fn integers(list: &[i128], version: ClassicVersion) -> Option<(Type, Vec<u8>)> {
-    let types: [(Type, i128, i128); 3] = [
-        (Type::Int, i32::MIN.into(), i32::MAX.into()),
-        (Type::Int64, i64::MIN.into(), i64::MAX.into()),
-        (Type::UInt64, 0, u64::MAX.into()),
-    ];
-    let count = if version == ClassicVersion::Data64 {
-        3
-    } else {
-        1
-    };
-    let (kind, ..) = types
-        .into_iter()
-        .take(count)
-        .find(|(_, low, high)| list.iter().all(|n| (*low..=*high).contains(n)))?;
+/// Converts integers to the first of the `types` that holds all of them.
+fn smallest(list: &[i128], types: &[Type]) -> Option<(Type, Vec<u8>)> {
+    let kind = *types.iter().find(|kind| {
+        let number = kind.number();
+        number.is_some_and(|number| list.iter().all(|n| number.integer_bits(*n).is_some()))
+    })?;
     let bytes = list
         .iter()
         .flat_map(|n| n.to_be_bytes().into_iter().skip(16 - kind.size()));

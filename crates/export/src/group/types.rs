@@ -1,15 +1,89 @@
-//! The types of variables: what netCDF has for the dtype of an array, and doubles for integers that
+//! The types of values: what netCDF has for the dtype of an array, and doubles for integers that
 //! CDF-2 lacks. This module knows neither names nor dimensions.
 
-use super::classic::Type;
 use crate::describe;
-use crate::number::NumberType;
+use crate::number::{NumberKind, NumberType};
 use crate::reader::ArrayNode;
 use crate::{ItemForm, StoredInteger};
 use std::borrow::Cow;
 use zarrfs_base::json;
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::ArrayMetadata;
+
+/// A data type of netCDF, numbered as in its classic format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Type {
+    /// Signed 8-bit integers.
+    Byte = 1,
+    /// Bytes of text.
+    Char,
+    /// Signed 16-bit integers.
+    Short,
+    /// Signed 32-bit integers.
+    Int,
+    /// 32-bit floats.
+    Float,
+    /// 64-bit floats.
+    Double,
+    /// Unsigned 8-bit integers; this and the following types exist only in CDF-5.
+    UByte,
+    /// Unsigned 16-bit integers.
+    UShort,
+    /// Unsigned 32-bit integers.
+    UInt,
+    /// Signed 64-bit integers.
+    Int64,
+    /// Unsigned 64-bit integers.
+    UInt64,
+}
+
+impl Type {
+    /// All types.
+    pub const ALL: [Type; 11] = [
+        Type::Byte,
+        Type::Char,
+        Type::Short,
+        Type::Int,
+        Type::Float,
+        Type::Double,
+        Type::UByte,
+        Type::UShort,
+        Type::UInt,
+        Type::Int64,
+        Type::UInt64,
+    ];
+
+    /// The types of integers of any size in an attribute, the smallest first.
+    pub const INTEGERS: [Type; 3] = [Type::Int, Type::Int64, Type::UInt64];
+
+    /// Returns the size of a value in bytes.
+    pub fn size(self) -> usize {
+        self.number().map_or(1, |number| number.size)
+    }
+
+    /// Returns the type of the values if they are numbers.
+    pub fn number(self) -> Option<NumberType> {
+        use NumberKind::{Float, Signed, Unsigned};
+        let (kind, size) = match self {
+            Type::Char => return None,
+            Type::Byte => (Signed, 1),
+            Type::Short => (Signed, 2),
+            Type::Int => (Signed, 4),
+            Type::Int64 => (Signed, 8),
+            Type::UByte => (Unsigned, 1),
+            Type::UShort => (Unsigned, 2),
+            Type::UInt => (Unsigned, 4),
+            Type::UInt64 => (Unsigned, 8),
+            Type::Float => (Float, 4),
+            Type::Double => (Float, 8),
+        };
+        Some(NumberType {
+            kind,
+            size,
+            is_big_endian: true,
+        })
+    }
+}
 
 /// Returns the type of an array's values in CDF-5, or the reason why there is none.
 pub fn native_type(array: &ArrayNode) -> Result<Type, String> {
