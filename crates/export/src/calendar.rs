@@ -27,10 +27,11 @@ pub enum Cycle {
     Days360,
 }
 
-/// The days before each month of a year without and with a leap day.
-const MONTHS: [[i128; 13]; 2] = [
+/// The days before each month of a year without and with a leap day, and of months of 30 days.
+const MONTHS: [[i128; 13]; 3] = [
     [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365],
     [0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335, 366],
+    [0, 30, 60, 90, 120, 150, 180, 210, 240, 270, 300, 330, 360],
 ];
 
 /// The number of 1582-10-15, the first day of the Gregorian part of [`Cycle::Mixed`].
@@ -72,17 +73,12 @@ impl Cycle {
             }
             Cycle::Mixed if day < FIRST_GREGORIAN => Cycle::Julian.date(day),
             Cycle::Mixed => Cycle::Gregorian.date(day),
-            Cycle::NoLeap | Cycle::AllLeap => {
+            Cycle::NoLeap | Cycle::AllLeap | Cycle::Days360 => {
                 let months = self.months();
                 let year = day.div_euclid(months[12]);
                 let day = day.rem_euclid(months[12]);
                 let month = months.partition_point(|before| *before <= day).clamp(1, 12);
                 (year, month as i128, day - months[month - 1] + 1)
-            }
-            Cycle::Days360 => {
-                let year = day.div_euclid(360);
-                let day = day.rem_euclid(360);
-                (year, day / 30 + 1, day % 30 + 1)
             }
         }
     }
@@ -104,18 +100,21 @@ impl Cycle {
                 Cycle::Julian.day(year, month, day)?
             }
             Cycle::Mixed => Cycle::Gregorian.day(year, month, day)?,
-            Cycle::NoLeap | Cycle::AllLeap => {
+            Cycle::NoLeap | Cycle::AllLeap | Cycle::Days360 => {
                 let months = self.months();
                 year * months[12] + months.get(usize::try_from(month - 1).ok()?)? + day - 1
             }
-            Cycle::Days360 => year * 360 + (month - 1) * 30 + day - 1,
         };
         (self.date(number) == (year, month, day)).then_some(number)
     }
 
     fn months(self) -> [i128; 13] {
-        let [common, leap] = MONTHS;
-        if self == Cycle::AllLeap { leap } else { common }
+        let [common, leap, equal] = MONTHS;
+        match self {
+            Cycle::AllLeap => leap,
+            Cycle::Days360 => equal,
+            _ => common,
+        }
     }
 
     /// Returns whether dates of a year are written: four digits, and no year 0 where historians

@@ -153,8 +153,8 @@ impl ItemForm {
                 stored_is_big_endian,
                 shown_is_big_endian,
             } => {
-                let halves = float_type(2, stored_is_big_endian);
-                let singles = float_type(4, shown_is_big_endian);
+                let halves = NumberType::of_floats(2, stored_is_big_endian);
+                let singles = NumberType::of_floats(4, shown_is_big_endian);
                 let mut out = Vec::with_capacity(2 * bytes.len());
                 for item in bytes.as_chunks::<2>().0 {
                     let float = halves.float(halves.load(item)) as f32;
@@ -206,8 +206,8 @@ impl ItemForm {
                 stored_is_big_endian,
                 shown_is_big_endian,
             } => {
-                let halves = float_type(2, stored_is_big_endian);
-                let singles = float_type(4, shown_is_big_endian);
+                let halves = NumberType::of_floats(2, stored_is_big_endian);
+                let singles = NumberType::of_floats(4, shown_is_big_endian);
                 let mut out = Vec::with_capacity(bytes.len() / 2);
                 for item in bytes.as_chunks::<4>().0 {
                     let float = f32::from_bits(singles.load(item) as u32);
@@ -227,14 +227,6 @@ impl ItemForm {
                 Ok(())
             }
         }
-    }
-}
-
-fn float_type(size: usize, is_big_endian: bool) -> NumberType {
-    NumberType {
-        kind: NumberKind::Float,
-        size,
-        is_big_endian,
     }
 }
 

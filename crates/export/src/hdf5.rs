@@ -8,6 +8,7 @@ use super::group::attributes::{self, Attribute};
 use super::group::names::{MAX_NAME, legal, with_suffix};
 use super::group::types::{Type, native_type};
 use super::group::{ALIGNMENT, DimensionIdentity, GroupArray, READER_BLOCK, identities};
+use super::number::NumberType;
 use super::{Composite, MAX_FILE, PartContent};
 use crate::reader::{ArrayNode, HierarchyNode, HierarchyReader};
 use heap::{Heap, HeapPlace, SEQUENCE};
@@ -436,13 +437,8 @@ impl Hdf5File {
             .chain([with_len.clone()])
             .chain((2..).map(|n: u64| with_suffix(&with_len, &n.to_string())))
             .find(|name| !members.contains_key(name))?;
-        let float = super::number::NumberType {
-            kind: super::number::NumberKind::Float,
-            size: 4,
-            is_big_endian: true,
-        };
         let content = ObjectContent::Values(Box::new(ObjectValues {
-            kind: ValueType::Number(float),
+            kind: ValueType::Number(NumberType::of_floats(4, true)),
             shape: vec![len],
             fill: Vec::new(),
             size: 0,

@@ -44,6 +44,15 @@ impl NumberType {
         })
     }
 
+    /// Returns the type of floats of `size` bytes.
+    pub fn of_floats(size: usize, is_big_endian: bool) -> Self {
+        NumberType {
+            kind: NumberKind::Float,
+            size,
+            is_big_endian,
+        }
+    }
+
     /// Returns the type of integers of the other sign; `None` for floats.
     pub fn with_other_sign(self) -> Option<Self> {
         let kind = match self.kind {

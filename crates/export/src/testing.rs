@@ -2,10 +2,8 @@
 
 use super::described::{Coordinates, Crs, CrsKind, Described, DescribedAxis, MetadataNumber, Role};
 use crate::reader::{ArrayNode, ChunkBytes, ChunkReader, HierarchyNode, HierarchyReader};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use zarrfs_base::error::Result;
 use zarrfs_base::json::{self, Object};
 use zarrfs_base::key::Key;
@@ -18,7 +16,7 @@ use zarrfs_format::pipeline::Pipeline;
 
 /// Documents and chunks by their keys. Clones share the map.
 #[derive(Clone, Default)]
-pub struct MapHierarchy(Rc<RefCell<BTreeMap<String, Vec<u8>>>>);
+pub struct MapHierarchy(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
 
 /// The chunks of an array, under v2's keys with dots.
 struct MapChunks {
@@ -30,12 +28,12 @@ struct MapChunks {
 impl MapHierarchy {
     /// Sets the value under a key.
     pub fn insert(&self, key: &str, value: impl Into<Vec<u8>>) {
-        self.0.borrow_mut().insert(key.to_string(), value.into());
+        self.0.lock().unwrap().insert(key.to_string(), value.into());
     }
 
     /// Returns the value under a key.
     pub fn get(&self, key: &Key) -> Option<Vec<u8>> {
-        self.0.borrow().get(key.as_str()).cloned()
+        self.0.lock().unwrap().get(key.as_str()).cloned()
     }
 
     /// Returns the array at `path`.
@@ -107,7 +105,7 @@ impl HierarchyReader for MapHierarchy {
                 Err(e) => HierarchyNode::Damaged(e),
             }));
         }
-        let map = self.0.borrow();
+        let map = self.0.lock().unwrap();
         let mut names = map.keys().map(|name| Key::root().join(name));
         let is_group = names.any(|name| name != *key && name.relative_to(key).is_some());
         Ok(is_group.then_some(HierarchyNode::Group))
@@ -133,7 +131,7 @@ impl HierarchyReader for MapHierarchy {
     }
 
     fn children(&self, key: &Key) -> Result<(Vec<Key>, Grant)> {
-        let map = self.0.borrow();
+        let map = self.0.lock().unwrap();
         let below = map.keys().filter_map(|name| {
             let path = Key::root().join(name).relative_to(key)?;
             let (first, _) = path.as_str().split_once('/')?;

@@ -22,11 +22,7 @@ pub fn of_array(metadata: &ArrayMetadata) -> Result<(ValueType, ItemForm), Strin
     match (dtype.kind(), dtype.size()) {
         // netCDF-C 4.10.1 ends with `free(): invalid pointer` on floats of two bytes
         (DTypeKind::Float, 2) => {
-            let single = NumberType {
-                kind: NumberKind::Float,
-                size: 4,
-                is_big_endian,
-            };
+            let single = NumberType::of_floats(4, is_big_endian);
             Ok((
                 ValueType::Number(single),
                 ItemForm::Single {
@@ -64,11 +60,7 @@ fn of_item(dtype: &DType) -> Option<ValueType> {
     match dtype.kind() {
         DTypeKind::Bool => Some(ValueType::Bool),
         DTypeKind::Complex if size <= 16 => {
-            let half = NumberType {
-                kind: NumberKind::Float,
-                size: size / 2,
-                is_big_endian: dtype.is_big_endian(),
-            };
+            let half = NumberType::of_floats(size / 2, dtype.is_big_endian());
             let members = COMPLEX.into_iter().zip([0, size / 2]);
             let members =
                 members.map(|(name, offset)| (name.to_string(), offset, ValueType::Number(half)));

@@ -9,6 +9,7 @@ use super::parse::{ParseFailure, parse};
 use crate::describe::attribute_items;
 use crate::group::attributes::{Attribute, LEFT_OUT, is_bookkeeping};
 use crate::group::types::Type;
+use crate::number::NumberKind;
 use crate::{Composite, PartContent};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -190,21 +191,16 @@ impl HeaderEdit {
     }
 }
 
+/// Returns the only number of an attribute of floats.
+fn only_float(attribute: &Attribute) -> Option<f64> {
+    let number = attribute.kind.number()?;
+    let is_one = number.kind == NumberKind::Float && attribute.values.len() == number.size;
+    is_one.then(|| number.float(number.load(&attribute.values)))
+}
+
 /// Returns whether an attribute is a single NaN.
 fn is_nan(attribute: &Attribute) -> bool {
-    match attribute.kind {
-        Type::Float => attribute
-            .values
-            .as_slice()
-            .try_into()
-            .is_ok_and(|bytes| f32::from_be_bytes(bytes).is_nan()),
-        Type::Double => attribute
-            .values
-            .as_slice()
-            .try_into()
-            .is_ok_and(|bytes| f64::from_be_bytes(bytes).is_nan()),
-        _ => false,
-    }
+    only_float(attribute).is_some_and(f64::is_nan)
 }
 
 /// Checks that each dimension of `new` is one of `old`; a record dimension may be longer.
@@ -350,15 +346,7 @@ fn value(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
 fn base64_float(attribute: &Attribute, before: Option<&Value>) -> Option<Value> {
     let was = json::base64_decode(json::text(before?)?.as_bytes()).filter(|bytes| bytes.len() == 8);
     was.filter(|_| attribute.name == "_FillValue")?;
-    if !matches!(attribute.kind, Type::Float | Type::Double) {
-        return None;
-    }
-    let number = attribute.kind.number()?;
-    if attribute.values.len() != number.size {
-        return None;
-    }
-    let value = number.float(number.load(&attribute.values));
-    Some(STANDARD.encode(value.to_le_bytes()).into())
+    Some(STANDARD.encode(only_float(attribute)?.to_le_bytes()).into())
 }
 
 /// Converts a text, which represents a list of words or any JSON if `before` is one.
