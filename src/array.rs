@@ -74,7 +74,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// ```
 pub struct Array {
     key: Key,
-    metadata: ArrayMetadata,
+    metadata: Arc<ArrayMetadata>,
     grid: Grid,
     pipelines: Pipelines,
     /// The shards that hold the chunks; `None` if each chunk is a value of its own.
@@ -144,7 +144,7 @@ impl Array {
             stored_size: AtomicU64::new(0),
             lacks_versions: AtomicBool::new(false),
             key,
-            metadata,
+            metadata: Arc::new(metadata),
             grid,
             pipelines,
             shards,
@@ -180,6 +180,11 @@ impl Array {
     /// Returns the validated metadata.
     pub fn metadata(&self) -> &ArrayMetadata {
         &self.metadata
+    }
+
+    /// Returns the metadata for a caller that outlives the array.
+    pub fn shared_metadata(&self) -> Arc<ArrayMetadata> {
+        self.metadata.clone()
     }
 
     /// Returns the chunk grid.
@@ -324,26 +329,8 @@ impl Array {
     }
 
     /// Writes the fill value over `to`, which starts at the byte `position` of the flat array.
-    /// Without a fill value it writes zeros.
     pub fn fill(&self, to: &mut [u8], position: u64) {
-        // the buffer is reused: it may hold the bytes of another read
-        to.fill(0);
-        let (Some(item), size) = (&self.metadata.fill, self.metadata.dtype.size()) else {
-            return;
-        };
-        if item.is_empty() {
-            return;
-        }
-        let mut at = 0;
-        let mut inside = (position % size as u64) as usize;
-        while at < to.len() {
-            // the metadata omits the zero bytes at the end of the fill value
-            let rest = item.get(inside..).unwrap_or_default();
-            let n = rest.len().min(to.len() - at);
-            to[at..at + n].copy_from_slice(&rest[..n]);
-            at += size - inside;
-            inside = 0;
-        }
+        self.metadata.write_fill(to, position);
     }
 
     /// Returns whether every item of a decoded chunk is the fill value. Without a fill value it

@@ -10,7 +10,7 @@
 
 pub mod array; // one array, and the hierarchy of all
 pub mod cache; // decoded chunks within one bound
-pub mod export; // headers and containers for other programs
+pub mod export; // arrays and groups as zarrfs_export reads them
 pub mod check; // faults in a store
 pub mod fs; // the file system
 pub mod fuse; // the adapter to FUSE

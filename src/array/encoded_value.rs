@@ -103,7 +103,7 @@ impl Array {
         };
         let metadata = ArrayMetadata {
             separator: Some(self.separator()),
-            ..self.metadata.clone()
+            ..self.metadata().clone()
         };
         Array::new(
             self.key.clone(),

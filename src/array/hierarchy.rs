@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Grant};
 use zarrfs_base::stats::Stats;
+use zarrfs_format::fill_value::FillMeaning;
 use zarrfs_format::metadata::v3::node::{self, NodeType};
 use zarrfs_format::metadata::{
     ArrayMetadata, CodecConfig, MAX_DOCUMENT, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY,
@@ -91,21 +92,6 @@ pub enum StoredNode {
     Value,
     /// Something that is not a regular file: a FIFO, a socket, a device.
     Other,
-}
-
-/// What the fill value of an array stands for in files of other programs, where no attribute names
-/// a missing value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FillMeaning {
-    /// Missing values in arrays of v1 and v2 with xarray's names of dimensions, as xarray reads
-    /// them. Zeros of files to which a store refers are ordinary values: zero is the default of
-    /// HDF5, and Kerchunk keeps no other trace of `_FillValue`.
-    #[default]
-    Auto,
-    /// Missing values.
-    Missing,
-    /// An ordinary value.
-    Value,
 }
 
 /// What the arrays that a traversal finds are used for.
@@ -332,9 +318,14 @@ impl Hierarchy {
         }
     }
 
-    /// Returns what fill values stand for.
-    pub fn fill_meaning(&self) -> FillMeaning {
-        self.fill_meaning
+    /// Returns what the fill value of the array at `key` stands for. Zeros of files to which the
+    /// store refers are ordinary values unless the user says otherwise.
+    pub fn fill_meaning(&self, key: &Key, metadata: &ArrayMetadata) -> FillMeaning {
+        let is_zero = metadata.fill.iter().flatten().all(|byte| *byte == 0);
+        match self.fill_meaning {
+            FillMeaning::Auto if is_zero && self.store.refers_to_files(key) => FillMeaning::Value,
+            meaning => meaning,
+        }
     }
 
     /// Returns the store.

@@ -4,8 +4,6 @@
 use super::flat::{self, Flat};
 use super::header::{HeaderSource, before_values, parse_box};
 use super::{CommandResult, ReadArgs, StoreArgs, StoreLocation, StoreRequest, size, stdio};
-use crate::array::hierarchy::FillMeaning;
-use crate::export::Format;
 use crate::fs::Fs;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -14,6 +12,8 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 use zarrfs_base::error::Error;
+use zarrfs_export::Format;
+use zarrfs_format::fill_value::FillMeaning;
 
 /// Number of bytes read and written at a time.
 const STEP: u64 = 4 << 20;
@@ -77,7 +77,7 @@ pub fn run(args: &CatArgs) -> CommandResult {
             fill_meaning: FillMeaning::default(),
             part: part.clone(),
         };
-        let cache = args.reading.memory.cache(stats.clone());
+        let cache = Arc::new(args.reading.memory.cache(stats.clone()));
         header = before_values(&source.header(&array, format, &cache, &stats)?);
     }
     let end = args.length.map_or(array.size(), |n| {

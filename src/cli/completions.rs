@@ -2,10 +2,10 @@
 
 use super::header_options::formats;
 use super::{Cli, CommandResult, print};
-use crate::export::{Format, GroupFormat};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Args, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
+use zarrfs_export::{Format, GroupFormat};
 
 /// Arguments of `completions`.
 #[derive(Args)]

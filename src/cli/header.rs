@@ -8,15 +8,20 @@ use super::{
     print,
 };
 use crate::array::Array;
-use crate::array::hierarchy::{FillMeaning, StoredNode};
+use crate::array::hierarchy::StoredNode;
 use crate::cache::Cache;
-use crate::export::{self, ArrayBox, Composite, Described, Format, GroupFormat, PartContent};
+use crate::export::CachedHierarchy;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_base::json::{self, json};
 use zarrfs_base::stats::Stats;
+use zarrfs_export::{
+    ArrayBox, Composite, Described, Format, GroupFormat, HierarchyNode, HierarchyReader,
+    PartContent,
+};
+use zarrfs_format::fill_value::FillMeaning;
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
 use zarrfs_store::{Key, Store};
 
@@ -83,7 +88,7 @@ pub fn run(args: &HeaderArgs) -> CommandResult {
     let alone = StoreRequest::reading(&args.path, &args.store_args, &stats).hierarchy()?;
     let alone = args.files.hierarchy(alone);
     let place = alone.find(&Key::root()).context(shown)?;
-    let cache = args.memory.cache(stats.clone());
+    let cache = Arc::new(args.memory.cache(stats.clone()));
     match (place, args.format) {
         (Some(StoredNode::Damaged(e)), _) => Err(e.context(shown).into()),
         (Some(StoredNode::Array(_)), Some(Asked::Group(format))) if !format.shows_array() => {
@@ -122,7 +127,11 @@ pub fn run(args: &HeaderArgs) -> CommandResult {
             Err(CommandFailure::wrong_use(format!("{shown}: {why}")))
         }
         (_, Some(Asked::Group(format))) => {
-            let file = format.file(&alone, &cache, &Key::root(), &args.files.options());
+            let nodes = CachedHierarchy {
+                hierarchy: &alone,
+                cache: &cache,
+            };
+            let file = format.file(&nodes, &Key::root(), &args.files.options());
             print(before_values(&file.context(shown)?))
         }
         (_, None) => {
@@ -162,7 +171,7 @@ impl HeaderSource<'_> {
         &self,
         array: &Array,
         format: Format,
-        cache: &Cache,
+        cache: &Arc<Cache>,
         stats: &Arc<Stats>,
     ) -> CommandResult<Composite> {
         let shown = self.path;
@@ -197,28 +206,32 @@ impl HeaderSource<'_> {
     fn described(
         &self,
         format: Format,
-        cache: &Cache,
+        cache: &Arc<Cache>,
         stats: &Arc<Stats>,
     ) -> CommandResult<Described> {
         let (store, key) = enclosing(self.path, self.store_args);
         let hierarchy = StoreRequest::reading(&store, self.store_args, stats).hierarchy()?;
         let hierarchy = hierarchy.with_fill_meaning(self.fill_meaning);
-        let place = hierarchy.find(&key).context(self.path)?;
+        let nodes = CachedHierarchy {
+            hierarchy: &hierarchy,
+            cache,
+        };
+        let place = nodes.find(&key).context(self.path)?;
         let described = match (place, &self.part) {
-            (Some(StoredNode::Array(array)), None) if format.reads_values() => {
-                export::describe_values(&hierarchy, cache, &array, 0..array.size())
+            (Some(HierarchyNode::Array(array)), None) if format.reads_values() => {
+                zarrfs_export::describe_values(&nodes, &array, 0..array.size())
             }
-            (Some(StoredNode::Array(array)), Some(part)) if format.reads_values() => {
-                part.describe_values(&hierarchy, cache, &array)
+            (Some(HierarchyNode::Array(array)), Some(part)) if format.reads_values() => {
+                part.describe_values(&nodes, &array)
             }
-            (Some(StoredNode::Array(array)), part) => {
-                let whole = export::describe(&hierarchy, cache, &array);
+            (Some(HierarchyNode::Array(array)), part) => {
+                let whole = zarrfs_export::describe(&nodes, &array);
                 whole.map(|whole| match part {
                     Some(part) => part.describe(&whole),
                     None => whole,
                 })
             }
-            (Some(StoredNode::Damaged(e)), _) => Err(e),
+            (Some(HierarchyNode::Damaged(e)), _) => Err(e),
             _ => Err(Error::not_found("no such array")),
         };
         described.map_err(|e| e.context(self.path).into())

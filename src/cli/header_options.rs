@@ -2,12 +2,13 @@
 //! shows, and the Zarr format of its documents.
 
 use super::{PROGRAMS, words};
-use crate::array::hierarchy::{FillMeaning, Hierarchy, ShownFormat};
+use crate::array::hierarchy::{Hierarchy, ShownFormat};
 use crate::cache::Cache;
-use crate::export::{Format, GroupFormat, NetcdfOptions};
 use crate::fs::tree::{Headers, Tree, Views};
 use clap::Args;
 use std::sync::Arc;
+use zarrfs_export::{Format, GroupFormat, NetcdfOptions};
+use zarrfs_format::fill_value::FillMeaning;
 
 /// Options of `mount` and `ls`.
 #[derive(Args)]

@@ -10,13 +10,13 @@ use super::{
     list_of, print, warn_unlisted,
 };
 use crate::array::hierarchy::{NodeUse, StoredNode};
-use crate::export::Plate;
 use array_row::ArrayRow;
 use clap::Args;
 use rustix::termios::tcgetwinsize;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Kind, one_line};
 use zarrfs_base::json::{self, Value, json};
+use zarrfs_export::Plate;
 use zarrfs_store::{Key, escaped};
 
 /// Number of characters of a line if standard output is no terminal.

@@ -5,7 +5,6 @@
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile, StoredNode};
 use crate::cache::Cache;
-use crate::export::Format;
 use lru::LruCache;
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -15,6 +14,7 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::Value;
 use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_base::stats::Counter;
+use zarrfs_export::Format;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{
     Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,

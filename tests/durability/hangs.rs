@@ -21,11 +21,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zarrfs::array::hierarchy::Hierarchy;
 use zarrfs::cache::{Cache, SpillOptions};
-use zarrfs::export::Format;
 use zarrfs::fs::tree::{Headers, Tree};
 use zarrfs::fs::{Fs, Options};
 use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
 use zarrfs_base::stats::Stats;
+use zarrfs_export::Format;
 use zarrfs_format::metadata::V1Order;
 use zarrfs_store::{DirectoryStore, Key};
 
@@ -138,7 +138,7 @@ impl Stopping {
         let hierarchy = Hierarchy::new(store.clone(), V1Order::Zarr1, stats.clone());
         let headers = Headers {
             formats: vec![Format::Npy],
-            groups: vec![zarrfs::export::GroupFormat::Netcdf],
+            groups: vec![zarrfs_export::GroupFormat::Netcdf],
             ..Headers::default()
         };
         let tree = Tree::new(hierarchy, cache.clone()).with_headers(headers);

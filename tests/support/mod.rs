@@ -154,7 +154,7 @@ pub fn run_python<A: AsRef<OsStr>>(python: &Path, script: &str, args: &[A]) -> S
 
 /// Returns whether a header or container file has this name.
 pub fn is_header(name: &str) -> bool {
-    zarrfs::export::Format::of_name(name).is_some()
+    zarrfs_export::Format::of_name(name).is_some()
 }
 
 /// Returns the names in a directory, without those of headers.

@@ -16,6 +16,21 @@ use zarrfs_base::json::{self, Value};
 /// the same effect.
 pub const MAX_SPELLED: usize = 1 << 20;
 
+/// What the fill value of an array stands for in files of other programs, where no attribute names
+/// a missing value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FillMeaning {
+    /// Missing values in arrays of v1 and v2 with xarray's names of dimensions, as xarray reads
+    /// them. Zeros of files to which a store refers are ordinary values: zero is the default of
+    /// HDF5, and Kerchunk keeps no other trace of `_FillValue`.
+    #[default]
+    Auto,
+    /// Missing values.
+    Missing,
+    /// An ordinary value.
+    Value,
+}
+
 impl DType {
     /// Returns the item that `fill_value` stands for in Zarr v1, without the zero bytes at its end.
     /// Unlike v2, v1 has no base64: a text of a bytes dtype stands for its own bytes.

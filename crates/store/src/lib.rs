@@ -7,7 +7,6 @@
 mod counted;
 mod directory;
 mod disk_cache;
-mod key;
 mod level;
 mod level_cache;
 mod local_files;
@@ -38,7 +37,6 @@ mod version;
 pub use counted::{Counted, check_size, get_counted, read_by_stat};
 pub use directory::{DirectoryStore, LockReach, stat_of};
 pub use disk_cache::DiskCache;
-pub use key::{Key, MAX_DEPTH, escaped};
 pub use level::{FirstNames, PagedListing, Reach, ValuePage, ValuePages};
 pub use level_cache::LevelCache;
 pub use local_files::{FileAttribute, LocalFiles, Space, read_at};
@@ -62,6 +60,7 @@ pub use store_ext::StoreExt;
 pub use subtree::{ExclusiveLock, SharedLock, SubtreeLocks};
 pub use value_copy::{COPIED_PART, CopiedValue, ValueStart};
 pub use version::Version;
+pub use zarrfs_base::key::{Key, MAX_DEPTH, escaped};
 
 use std::ops::Range;
 use zarrfs_base::error::{Error, Kind, Result};

@@ -92,7 +92,8 @@ pub fn too_much(why: impl Into<String>) -> Error {
 pub struct Prefixes {
     /// The keys of the prefixes.
     pub keys: Vec<Key>,
-    memory: Grant,
+    /// Grant for their memory.
+    pub memory: Grant,
     /// Number of keys at the end of `keys` whose content has been requested.
     requested: usize,
 }

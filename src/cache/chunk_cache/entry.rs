@@ -41,6 +41,12 @@ pub(in crate::cache) type Sources = Vec<(ChunkId, VersionTag)>;
 /// A part of a chunk, or `None` if the chunk is uninitialized.
 pub type PartResult = Result<Option<DecodedPart>>;
 
+impl AsRef<[u8]> for DecodedPart {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
 impl DecodedPart {
     /// Returns all bytes of a chunk as a part.
     pub(in crate::cache) fn whole(bytes: Arc<Decoded>, tag: VersionTag) -> Self {

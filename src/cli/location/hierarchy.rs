@@ -6,11 +6,11 @@ use super::probe::check_holds_stores;
 use super::{LEVELS_ABOVE, Reading, StoreLocation, StoreRequest};
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, NestedStores};
 use crate::cli::failure::{CommandFailure, CommandResult, ExitCode};
-use crate::export::Format;
 use crate::fs::tree::FLAT;
 use std::path::Path;
 use std::sync::Arc;
 use zarrfs_base::error::Kind;
+use zarrfs_export::Format;
 use zarrfs_store::{Hint, Key, Store, StoreExt};
 
 impl StoreRequest<'_> {

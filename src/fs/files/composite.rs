@@ -17,7 +17,6 @@ use super::flat::FlatFile;
 use super::items::{another_array, shown_items};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
-use crate::export::{self, Composite, FilePart, FileSlice, GroupFormat, ItemForm, PartContent};
 use crate::fs::tree::{Attributes, Node, ViewedFile};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
@@ -33,6 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, lock};
+use zarrfs_export::{Composite, FilePart, FileSlice, GroupFormat, ItemForm, PartContent};
 use zarrfs_store::Key;
 
 /// An open header or container.
@@ -255,7 +255,7 @@ impl CompositeFile {
         matches!(self.node, Node::Dataset(_, GroupFormat::Hdf5))
             && self
                 .own_bytes(slice)
-                .is_some_and(|own| export::sets_flags_alone(slice.at as usize, data, &own))
+                .is_some_and(|own| zarrfs_export::sets_flags_alone(slice.at as usize, data, &own))
     }
 
     /// Returns the open flat bytes of a part; `None` for a part without flat bytes.

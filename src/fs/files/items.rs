@@ -1,10 +1,10 @@
 //! Items of flat bytes in files that show them in another form: where they lie, and whole ones that
 //! are written. This module knows no open files.
 
-use crate::export::ItemForm;
 use crate::fs::write::WriteMode;
 use std::ops::Range;
 use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_export::ItemForm;
 
 /// Bytes of a request of which the end may be a part of an item. The kernel cuts writes of more
 /// than 128 KiB at pages of the program's buffer, which may lie anywhere.
@@ -72,8 +72,8 @@ pub(super) fn another_array() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::ArrayView;
     use zarrfs_base::json;
+    use zarrfs_export::ArrayView;
     use zarrfs_format::metadata::ArrayMetadata;
 
     #[test]

@@ -6,13 +6,13 @@ use super::items::{ItemRange, another_array, packed, shown_items};
 use super::{NewFile, OpenFile, Seek};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
-use crate::export::{ArrayView, ItemForm};
 use crate::fs::tree::{Node, View};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
+use zarrfs_export::{ArrayView, ItemForm};
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::Key;
 

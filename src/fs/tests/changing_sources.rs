@@ -1,11 +1,11 @@
 //! Headers whose sources change: ENVI has no signed bytes, so the header of an array of such bytes
 //! exists only while the attribute `_Unsigned` says that they are unsigned.
 
-use crate::export::Format;
 use crate::fs::tests::mount_store;
 use crate::fs::tree::Headers;
 use crate::fs::*;
 use std::path::Path;
+use zarrfs_export::Format;
 use zarrfs_store::DirectoryStore;
 
 /// A writable mount of a directory with an array `t`, whose header exists.

@@ -1,11 +1,11 @@
 //! Composite files, made of bytes and flat bytes, are compared with plain bytes in memory.
 
-use crate::export::{Composite, GroupFormat, ItemForm, PartContent, StoredInteger};
 use crate::fs::files::composite::CompositeFile;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::Headers;
 use crate::fs::*;
 use proptest::prelude::*;
+use zarrfs_export::{Composite, GroupFormat, ItemForm, PartContent, StoredInteger};
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::MemoryStore;
 use zarrfs_store::testing::FaultyStore;
@@ -81,7 +81,7 @@ fn file(swap: usize) -> (Composite, Vec<u8>, Vec<bool>) {
 
 fn with_npy(fs: Fs) -> Fs {
     let headers = Headers {
-        formats: vec![crate::export::Format::Npy],
+        formats: vec![zarrfs_export::Format::Npy],
         ..Headers::default()
     };
     Fs {

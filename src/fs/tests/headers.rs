@@ -2,10 +2,10 @@
 //! refused with an error, or named in `.zarrfs/stats`" (docs/other-programs.md): tests change each
 //! word of each text and each byte of each binary header, and look at what becomes of it.
 
-use crate::export::{Format, GroupFormat, sets_flags_alone};
 use crate::fs::tests::model::mount;
 use crate::fs::tree::{Headers, Views};
 use crate::fs::*;
+use zarrfs_export::{Format, GroupFormat, sets_flags_alone};
 use zarrfs_store::MemoryStore;
 use zarrfs_store::testing::FaultyStore;
 

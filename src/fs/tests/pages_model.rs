@@ -7,7 +7,6 @@
 //! those that it fills; a map makes pages dirty, and the kernel writes back whole pages; dropping
 //! pages writes back the dirty ones. Its pages are small, but each overlaps several chunks.
 
-use crate::export::Format;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::Headers;
 use crate::fs::*;
@@ -15,6 +14,7 @@ use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use zarrfs_export::Format;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::MemoryStore;

@@ -1,11 +1,11 @@
 //! Views of arrays against plain numbers in memory.
 
 use crate::array::hierarchy::{DOCUMENTS, Hierarchy};
-use crate::export::Format;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::{Headers, Views};
 use crate::fs::*;
 use proptest::prelude::*;
+use zarrfs_export::Format;
 use zarrfs_format::metadata::V1Order;
 use zarrfs_store::testing::{FaultyStore, SimulatedRemote};
 use zarrfs_store::{

@@ -2,10 +2,10 @@
 //! `fs::early_files`.
 
 use super::{Node, Tree};
-use crate::export::{GroupFormat, PartContent};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use zarrfs_base::memory::lock;
+use zarrfs_export::{GroupFormat, PartContent};
 use zarrfs_store::Key;
 
 /// Maximum number of paths: a copy has a few in each group.

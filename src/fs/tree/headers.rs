@@ -5,13 +5,14 @@ use super::access::SourcesStat;
 use super::xattr::AttributeTexts;
 use super::{Attributes, FLAT, Node, Tree};
 use crate::array::Array;
-use crate::export::{self, ArrayView, Composite, Described, Format, GroupFormat, NetcdfOptions};
+use crate::export::CachedHierarchy;
 use lru::LruCache;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Reclaim, lock};
+use zarrfs_export::{ArrayView, Composite, Described, Format, GroupFormat, NetcdfOptions};
 use zarrfs_store::{Key, Permissions};
 
 /// Maximum age of a description for requests that open no file: a listing needs it once for each
@@ -122,6 +123,14 @@ impl Tree {
         Tree { headers, ..self }
     }
 
+    /// Returns the groups and arrays for files of other programs.
+    pub(super) fn exported(&self) -> CachedHierarchy<'_> {
+        CachedHierarchy {
+            hierarchy: &self.hierarchy,
+            cache: &self.cache,
+        }
+    }
+
     /// Returns the formats shown for an array, in the order in which they are listed.
     pub(super) fn formats<'a>(&'a self, array: &'a Array) -> impl Iterator<Item = Format> + 'a {
         let sound = array.readable().is_ok();
@@ -138,7 +147,12 @@ impl Tree {
     /// reports the error.
     fn tells(&self, format: Format, array: &Array) -> bool {
         if format.reads_values() {
-            return export::check_values(array, 0..array.size()).is_ok()
+            return zarrfs_export::check_values(
+                array.metadata(),
+                array.is_remote(),
+                0..array.size(),
+            )
+            .is_ok()
                 && (!array.metadata().has_objects() || self.has_strings(format, array));
         }
         if !format.depends_on_sign(array.metadata()) {
@@ -238,7 +252,7 @@ impl Tree {
     /// Returns whether the headers of an array state its reference system, if that is known.
     pub fn has_place(&self, key: &Key) -> Result<bool> {
         let described = self.described(&self.array(key)?, KEPT)?;
-        Ok(export::has_place(&described))
+        Ok(zarrfs_export::has_place(&described))
     }
 
     /// Returns the current content of a header or container.
@@ -285,7 +299,9 @@ impl Tree {
         {
             return Ok(known.described.clone());
         }
-        let described = Arc::new(export::describe(&self.hierarchy, &self.cache, array)?);
+        let nodes = self.exported();
+        let node = nodes.array(array.clone());
+        let described = Arc::new(zarrfs_export::describe(&nodes, &node)?);
         let changes = self.changes_of(&described.sources);
         let made = Instant::now();
         let mut all = lock(&self.known_headers.described);
@@ -359,7 +375,9 @@ impl Tree {
             return Ok(text.file.clone());
         }
         let range = view.map_or(0..array.size(), |view| view.range.clone());
-        let described = export::describe_values(&self.hierarchy, &self.cache, array, range)?;
+        let nodes = self.exported();
+        let node = nodes.array(array.clone());
+        let described = zarrfs_export::describe_values(&nodes, &node, range)?;
         let described = match view {
             Some(view) => view.describe_values(&described)?,
             None => described,
@@ -400,7 +418,7 @@ impl Tree {
                 return Ok(dataset);
             }
         }
-        let file = format.file(&self.hierarchy, &self.cache, key, &self.headers.netcdf);
+        let file = format.file(&self.exported(), key, &self.headers.netcdf);
         let file = file
             .and_then(Composite::counted)
             .map_err(|e| too_many_arrays(key, format, e))?;

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
-use crate::export::{Format, GroupFormat};
 use std::sync::Arc;
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_export::{Format, GroupFormat};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ZARR_JSON, ZATTRS, ZGROUP, ZMETADATA};
 use zarrfs_store::{EntryKind, Key, Permissions, Stat};

@@ -6,9 +6,9 @@ use super::node::inode;
 use super::{CONTROL, ControlFile, FLAT, Node, Tree, has_flat, is_hidden};
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::array::{Array, ArrayEntry};
-use crate::export::{Format, GroupFormat};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_export::{Format, GroupFormat};
 use zarrfs_format::metadata::Separator;
 use zarrfs_store::{EntryKind, Key};
 

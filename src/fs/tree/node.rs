@@ -3,8 +3,8 @@
 use super::ROOT_INODE;
 use super::{CONTROL, FLAT, METRICS, SYNC};
 use crate::array::hierarchy::MetadataFile;
-use crate::export::{Format, GroupFormat};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use zarrfs_export::{Format, GroupFormat};
 use zarrfs_store::Key;
 
 /// The end of the name of a directory of physical values.

@@ -7,10 +7,10 @@ use super::node::{ROOT_NAME, SLICES, UNPACKED, View, ViewedFile};
 use super::{Attributes, FLAT, ListedNode, Name, Node, Tree, has_flat};
 use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, StoredNode};
-use crate::export::{self, ArrayView, Composite, Described, Format};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use zarrfs_base::error::{Error, Result};
+use zarrfs_export::{ArrayView, Composite, Described, Format};
 use zarrfs_format::chunk_key::parse_index;
 use zarrfs_store::{Hint, Key, Permissions};
 
@@ -97,7 +97,8 @@ fn find(hierarchy: &Hierarchy, key: &Key, view: &View) -> Result<Option<(Arc<Arr
     let shown = match view {
         View::Unpacked => {
             let attributes = hierarchy.attributes(key)?;
-            let fill_is_missing = export::fill_is_missing(hierarchy, &array, &attributes);
+            let meaning = hierarchy.fill_meaning(key, metadata);
+            let fill_is_missing = zarrfs_export::fill_is_missing(meaning, metadata, &attributes);
             ArrayView::unpacked(metadata, &attributes, fill_is_missing)
         }
         View::Slices(indices)
@@ -257,7 +258,8 @@ impl Tree {
             .filter(|format| format.may_fit(&shown.metadata))
             .filter(move |format| match format {
                 format if format.reads_values() => {
-                    export::check_values(array, shown.range.clone()).is_ok()
+                    let range = shown.range.clone();
+                    zarrfs_export::check_values(array.metadata(), array.is_remote(), range).is_ok()
                 }
                 // if the description fails, the file is shown, and opening it reports the error
                 format if format.depends_on_sign(&shown.metadata) => {

@@ -2,7 +2,6 @@
 //! a chunk in the store, and the snapshot of a repository.
 
 use super::{Audience, Node, Tree, View};
-use crate::export;
 use chrono::{DateTime, SecondsFormat, Utc};
 use std::sync::Arc;
 use zarrfs_base::error::Result;
@@ -137,7 +136,9 @@ fn of_view(
     if wanted.is_none_or(|wanted| wanted == DIMENSION_NAMES) {
         let attributes = hierarchy.attributes(key)?;
         let mut sources = Vec::new();
-        let names = export::axis_names(hierarchy, &array, &attributes, &mut sources);
+        let nodes = tree.exported();
+        let array = nodes.array(array);
+        let names = zarrfs_export::axis_names(&nodes, &array, &attributes, &mut sources);
         let names = names
             .get(names.len().saturating_sub(shown.metadata.shape.len())..)
             .unwrap_or_default();

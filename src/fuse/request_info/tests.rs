@@ -4,13 +4,13 @@
 use super::*;
 use crate::array::hierarchy::Hierarchy;
 use crate::cache::Cache;
-use crate::export::{Format, GroupFormat};
 use crate::fs::tree::{Audience, Headers, ROOT_INODE, Tree};
 use crate::fs::{Options, Seek};
 use std::path::Path;
 use std::sync::Arc;
 use zarrfs_base::spill_file::SpillOptions;
 use zarrfs_base::stats::Stats;
+use zarrfs_export::{Format, GroupFormat};
 use zarrfs_format::metadata::V1Order;
 use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault};
 use zarrfs_store::{DirectoryStore, Key, MemoryStore, Store, StoreExt};

@@ -244,6 +244,29 @@ impl ArrayMetadata {
         })
     }
 
+    /// Writes the fill value over `to`, which starts at the byte `position` of the flat array.
+    /// Without a fill value it writes zeros.
+    pub fn write_fill(&self, to: &mut [u8], position: u64) {
+        // the buffer is reused: it may hold the bytes of another read
+        to.fill(0);
+        let (Some(item), size) = (&self.fill, self.dtype.size()) else {
+            return;
+        };
+        if item.is_empty() {
+            return;
+        }
+        let mut at = 0;
+        let mut inside = (position % size as u64) as usize;
+        while at < to.len() {
+            // the metadata omits the zero bytes at the end of the fill value
+            let rest = item.get(inside..).unwrap_or_default();
+            let n = rest.len().min(to.len() - at);
+            to[at..at + n].copy_from_slice(&rest[..n]);
+            at += size - inside;
+            inside = 0;
+        }
+    }
+
     /// Returns the codec that encodes Python objects: the first filter of an array of objects. The
     /// mount does not decode it.
     pub fn object_codec(&self) -> Option<&CodecConfig> {

@@ -8,7 +8,6 @@
 use super::CompositeFile;
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
-use crate::export::{GroupFormat, READER_BLOCK};
 use crate::fs::Fs;
 use crate::fs::tree::Node;
 use lru::LruCache;
@@ -19,6 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::{self, Grant, Reclaim, lock};
+use zarrfs_export::{GroupFormat, READER_BLOCK};
 
 /// Size in bytes of the smallest request that can begin a longer read: 1 MiB, less the offset of
 /// the buffer of a program in its page.

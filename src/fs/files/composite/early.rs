@@ -4,12 +4,12 @@
 //! close: see `fs::early_files`.
 
 use super::CompositeFile;
-use crate::export::HeaderEdit;
 use crate::fs::files::OpenFile;
 use crate::fs::{Change, Fs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_export::HeaderEdit;
 
 /// The state of a file that may be written as a whole.
 #[derive(Default)]

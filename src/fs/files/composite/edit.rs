@@ -6,15 +6,15 @@
 //! reported as a problem.
 
 use super::CompositeFile;
-use crate::export::{
-    self, EDIT_MEMORY, EditedArray, Format, GroupFormat, HeaderEdit, MAX_TEXT, PartContent,
-};
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::tree::{Node, ViewedFile};
 use crate::fs::{Change, Fs};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json::Value;
 use zarrfs_base::memory::{self, Grant, lock};
+use zarrfs_export::{
+    EDIT_MEMORY, EditedArray, Format, GroupFormat, HeaderEdit, MAX_TEXT, PartContent,
+};
 use zarrfs_store::{Key, StoreExt};
 
 /// Number of bytes of a file that are read first to find its header.
@@ -258,9 +258,9 @@ impl CompositeFile {
                     attributes: &attributes,
                     has_place: !is_copy && fs.tree.has_place(key)?,
                 };
-                export::text_edits(format, &shown, &written, Some(&array))
+                zarrfs_export::text_edits(format, &shown, &written, Some(&array))
             }
-            _ => export::text_edits(format, &shown, &written, None),
+            _ => zarrfs_export::text_edits(format, &shown, &written, None),
         };
         if !edits.lost.is_empty() && !is_copy {
             fs.stats.problem(format!(

@@ -4,12 +4,12 @@
 
 use super::CompositeFile;
 use crate::array::Array;
-use crate::export::{FilePart, PartContent};
 use crate::fs::Fs;
 use crate::fs::files::items::another_array;
 use crate::fs::tree::Node;
 use std::sync::{Arc, OnceLock};
 use zarrfs_base::error::Result;
+use zarrfs_export::{FilePart, PartContent};
 use zarrfs_store::Key;
 
 impl CompositeFile {

@@ -3,7 +3,6 @@
 
 use super::{CompositeFile, FlatPart};
 use crate::cache::{FoundBytes, Wait};
-use crate::export::ItemForm;
 use crate::fs::files::items::{another_array, packed, shown_items};
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs};
@@ -11,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
+use zarrfs_export::ItemForm;
 
 /// Maximum bytes of items that wait for their other part. A program that writes a file in blocks
 /// leaves one at a time.

@@ -3,11 +3,11 @@
 
 use super::CompositeFile;
 use super::edit::refused;
-use crate::export::{Moved, PartContent};
 use crate::fs::files::OpenFile;
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs};
 use zarrfs_base::error::{Error, Result};
+use zarrfs_export::{Moved, PartContent};
 use zarrfs_store::{Key, StoreExt};
 
 /// Bytes of a file with records that are read at a time.
