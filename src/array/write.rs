@@ -1,7 +1,6 @@
-//! Storing a chunk: encoding it whole, and replacing the stored value or, in shards, handing it
-//! over to its object. `cache` decides when.
+//! Storing a chunk: encoding it whole, and putting it. `cache` decides when.
 
-use super::{Array, PendingBytes, Ranges, Scratch};
+use super::{Array, Put, Ranges, Scratch};
 use std::sync::Arc;
 use std::time::Instant;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -36,10 +35,9 @@ impl Array {
         let pipeline = self.pipeline()?;
         // a write that is accepted must not fail to be encoded later
         memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
-        if let Some(shards) = &self.shards {
-            self.check_shards_storable(shards)
-                .map_err(|e| e.context(&self.key))?;
-        }
+        self.chunks
+            .check_storable(self)
+            .map_err(|e| e.context(&self.key))?;
         self.encodable
             .get_or_init(|| self.try_encode(pipeline))
             .clone()
@@ -68,21 +66,24 @@ impl Array {
             .is_ok_and(|pipeline| !pipeline.is_lossless())
     }
 
-    /// Encodes the bytes of a chunk, C layout, and stores them unconditionally. A chunk of a shard
-    /// is handed over: [`Array::store_objects`] stores it.
+    /// Encodes the bytes of a chunk, C layout, and stores them unconditionally. A chunk that waits
+    /// for its object is stored by [`Array::store_objects`].
     ///
     /// # Errors
     ///
     /// Fails if a codec or the store fails. The error names the key.
     pub fn store(&self, chunk: ChunkId, bytes: &[u8], scratch: &mut Scratch) -> Result<Version> {
         let encoded = self.encode_chunk(chunk, bytes, scratch)?;
-        let put = self.store_if(chunk, encoded, None, Replaces::Anything, None)?;
-        put.ok_or_else(|| Error::system(libc::EIO).context(self.stored_key(chunk)))
+        match self.store_if(chunk, encoded, None, Replaces::Anything, None)? {
+            Put::Stored(version) => Ok(version),
+            Put::Full(e) => Err(e),
+            Put::Replaced => Err(Error::system(libc::EIO).context(self.stored_key(chunk))),
+        }
     }
 
-    /// Stores an encoded chunk like [`Array::store`] if the stored value satisfies `replaces`;
-    /// otherwise returns `None`. `written` are the decoded bytes that may differ from the replaced
-    /// chunk; `None` stands for all. Chunks that are handed over are held in memory or in `spill`.
+    /// Stores an encoded chunk like [`Array::store`] if the stored value satisfies `replaces`.
+    /// `written` are the decoded bytes that may differ from the replaced chunk; `None` stands for
+    /// all. A chunk that waits for its object is held in memory or in `spill`.
     pub fn store_if(
         &self,
         chunk: ChunkId,
@@ -90,26 +91,13 @@ impl Array {
         written: Option<&Ranges>,
         replaces: Replaces,
         spill: Option<&Arc<SpillFile>>,
-    ) -> Result<Option<Version>> {
+    ) -> Result<Put> {
         self.settle_separator()?;
-        if self.has_shards() {
-            let base = if let Replaces::Version(version) = replaces {
-                Some(version.clone())
-            } else {
-                None
-            };
-            let held = PendingBytes::hold(encoded, spill)
-                .map_err(|e| e.context(self.stored_key(chunk)))?;
-            let version = self.hand_over(chunk, Some(held), written, base)?;
-            self.stats.stores.add(u64::from(version.is_some()));
-            return Ok(version);
-        }
-        let key = self.stored_key(chunk);
-        let put = self.timed(&key, || self.store.put_if(&key, encoded, replaces))?;
-        if put.is_some() {
+        let put = self
+            .chunks
+            .put_if(self, chunk, encoded, written, replaces, spill)?;
+        if let Put::Stored(_) = &put {
             self.stats.stores.add(1);
-            self.stats.object_stores.add(1);
-            self.stats.bytes_written.add(encoded.len() as u64);
         }
         Ok(put)
     }

@@ -18,7 +18,7 @@ pub struct UnstoredChunks {
 
 impl Cache {
     /// Returns the number of chunks that are not stored, and their decoded bytes. A chunk that
-    /// waits for its shard and was written again counts twice.
+    /// waits for its object and was written again counts twice.
     pub fn unstored_total(&self) -> (u64, u64) {
         let state = self.lock();
         let mut chunks = state.dirty.len();
@@ -26,12 +26,9 @@ impl Cache {
         let arrays: Vec<_> = state.pending.values().cloned().collect();
         drop(state);
         for array in arrays {
-            let pending = array.pending();
-            for object in pending.objects() {
-                let count = pending.chunks(object).len();
-                chunks += count;
-                bytes += count * array.grid().max_chunk_size();
-            }
+            let count = array.pending_chunks().len();
+            chunks += count;
+            bytes += count * array.grid().max_chunk_size();
         }
         (chunks as u64, bytes as u64)
     }
@@ -47,10 +44,13 @@ impl Cache {
         let arrays: Vec<_> = state.pending.values().cloned().collect();
         drop(state);
         for array in arrays {
-            for object in array.pending().objects() {
+            let pending = array.pending_chunks();
+            if !pending.is_empty() {
+                let sized = pending
+                    .into_iter()
+                    .map(|chunk| (chunk, array.grid().chunk_size(chunk)));
                 let chunks = found.entry(array.key().clone()).or_default();
-                let pending = array.pending().chunks(object).into_keys();
-                chunks.extend(pending.map(|chunk| (chunk, array.grid().chunk_size(chunk))));
+                chunks.extend(sized);
             }
         }
         found

@@ -21,7 +21,7 @@ pub(super) use space::{DIRTY_COST, ENCODERS, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
-use crate::array::{Array, Opening, Ranges, VersionTag, back_off};
+use crate::array::{Array, Opening, Put, Ranges, VersionTag, back_off};
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -232,7 +232,7 @@ impl Cache {
     /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all, unless it
     ///    is uninitialized and stays so: see [`Creates`]. Writers
     ///    continue in a copy. A server puts it only while it holds the version of step 2; otherwise
-    ///    the write-back starts over. A chunk of a shard is handed over instead.
+    ///    the write-back starts over. A chunk that shares its object is handed over instead.
     /// 4. If nothing was written meanwhile, the chunk leaves the map; otherwise the rest waits for
     ///    the next write-back. Bytes that could not be stored are dirty again.
     ///
@@ -390,32 +390,40 @@ impl Cache {
         {
             Ok(Outcome::Stored(None))
         } else {
-            loop {
-                let stored = self.put(dirty, snapshot, self.spill.as_ref());
-                let is_full = array.has_shards()
-                    && matches!(&stored, Err(e) if [libc::ENOMEM, libc::ENOSPC].contains(&e.errno()));
-                if !is_full {
-                    break stored;
-                }
-                if !self.free_pending_space(array) {
-                    break self.put(dirty, snapshot, None);
-                }
-            }
+            self.put(dirty, snapshot)
         };
         // before the chunk leaves the map of dirty chunks
         self.add_pending(array);
         stored
     }
 
-    /// Puts a chunk, or hands it over to its shard, in memory or in `spill`.
-    fn put(
+    /// Puts a chunk, which may wait for its object in memory or in the spill file. If that has no
+    /// space, stores an object or, if none can be stored, takes the memory nevertheless.
+    fn put(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
+        let spill = self.spill.as_ref();
+        let mut put = self.try_put(dirty, snapshot, spill)?;
+        while matches!(put, Put::Full(_)) && self.free_pending_space(&dirty.array) {
+            put = self.try_put(dirty, snapshot, spill)?;
+        }
+        if matches!(put, Put::Full(_)) {
+            put = self.try_put(dirty, snapshot, None)?;
+        }
+        match put {
+            Put::Stored(version) => Ok(Outcome::Stored(Some(version))),
+            Put::Replaced => Ok(Outcome::Conflict),
+            Put::Full(e) => Err(e),
+        }
+    }
+
+    /// Encodes a chunk and puts it.
+    fn try_put(
         &self,
         dirty: &DirtyChunk,
         snapshot: &Snapshot,
         spill: Option<&Arc<SpillFile>>,
-    ) -> Result<Outcome> {
+    ) -> Result<Put> {
         let array = &dirty.array;
-        let version = self.with_scratch(|scratch| {
+        self.with_scratch(|scratch| {
             let memory = array.encoder_memory();
             let large = &self.large_encoding;
             let alone = (memory > self.encoder_share()).then(|| large.acquire(large.ticket(false)));
@@ -425,8 +433,7 @@ impl Cache {
             drop((memory, permit, alone));
             let written = snapshot.written.as_ref();
             array.store_if(dirty.chunk, encoded, written, snapshot.replaces(), spill)
-        })?;
-        Ok(version.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
+        })
     }
 
     /// Takes step 4 of a write-back that has stored `version`.

@@ -1,0 +1,235 @@
+//! Where the encoded chunks of an array lie: each in a value of its own, or several in an *object*.
+//! [`Chunks`] is the one door to both; a chunk that has a value of its own is the only one of its
+//! object. Implementations know keys, versions and encoded bytes. They do not know who reads or
+//! writes a chunk, or when.
+
+use super::sharded::ShardedChunks;
+use super::{Array, Ranges};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::spill_file::SpillFile;
+use zarrfs_format::grid::{ChunkId, Grid};
+use zarrfs_store::{KeyLock, Replaces, Stat, Version};
+
+/// Chunks of an object.
+pub type ObjectChunks = Box<dyn Iterator<Item = ChunkId> + Send>;
+
+/// The result of putting a chunk.
+pub enum Put {
+    /// Readers get the chunk with this version from now on.
+    Stored(Version),
+    /// Nothing was put: the chunk has been replaced meanwhile.
+    Replaced,
+    /// Nothing was put: no space is left in which the chunk could wait for its object.
+    Full(Error),
+}
+
+/// The encoded chunks of an array, in its store. Errors name the key.
+pub(super) trait Chunks: Send + Sync {
+    /// Returns the grid of the objects.
+    fn objects<'a>(&'a self, array: &'a Array) -> &'a Grid;
+
+    /// Returns the number of the object that holds a chunk.
+    fn object_of(&self, array: &Array, chunk: ChunkId) -> u64;
+
+    /// Returns the chunks of the array that an object holds or may hold, in C order.
+    fn members(&self, array: &Array, object: u64) -> ObjectChunks;
+
+    /// Returns those chunks of a listed object that are stored, or may be because it is damaged.
+    fn stored_members(&self, array: &Arc<Array>, object: u64) -> ObjectChunks;
+
+    /// Reads a whole chunk of at most `limit` bytes; `None` if it is uninitialized.
+    fn get(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        limit: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Version>>;
+
+    /// Reads the bytes `range` of a chunk, or fewer if the chunk ends earlier. The stat has the
+    /// size and the version of the chunk.
+    fn get_range(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        range: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Stat>>;
+
+    /// Returns the stat of a chunk as of now; `None` if the chunk is uninitialized.
+    fn stat(&self, array: &Array, chunk: ChunkId) -> Result<Option<Stat>>;
+
+    /// Calls `each` with the stat of each chunk, in order, until it returns false.
+    fn stat_many(
+        &self,
+        array: &Array,
+        chunks: &mut dyn Iterator<Item = ChunkId>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    );
+
+    /// Waits for the lock that other writers take before they read, change and store the chunk. The
+    /// wait is measured from `since`.
+    fn lock(&self, array: &Array, chunk: ChunkId, since: Instant) -> Result<KeyLock>;
+
+    /// Checks that there is memory to store objects.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM if there is not.
+    fn check_storable(&self, array: &Array) -> Result<()>;
+
+    /// Puts a chunk if what it replaces satisfies `replaces`. `written` are the decoded bytes that
+    /// may differ from the replaced chunk; `None` stands for all. A chunk that waits for its object
+    /// is held in memory or in `spill`.
+    fn put_if(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        encoded: &[u8],
+        written: Option<&Ranges>,
+        replaces: Replaces,
+        spill: Option<&Arc<SpillFile>>,
+    ) -> Result<Put>;
+
+    /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
+    fn erase(&self, array: &Array, chunk: ChunkId) -> Result<bool>;
+
+    /// Calls `replace`, which replaces or deletes the object that holds `chunk`, while this mount
+    /// stores no other one in its place.
+    fn replace_object(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        replace: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()>;
+
+    /// Stores the chunks that wait for an object: see [`Array::store_object`].
+    fn flush(
+        &self,
+        array: &Array,
+        object: u64,
+        spill: Option<&Arc<SpillFile>>,
+        since: Instant,
+        lost: Option<&mut dyn FnMut(Error)>,
+    ) -> Result<()>;
+
+    /// Returns what is known of shards; `None` if each chunk has a value of its own.
+    fn in_shards(&self) -> Option<&ShardedChunks> {
+        None
+    }
+}
+
+/// Chunks that are values of their own.
+pub(super) struct PlainChunks;
+
+impl Chunks for PlainChunks {
+    fn objects<'a>(&'a self, array: &'a Array) -> &'a Grid {
+        &array.grid
+    }
+
+    fn object_of(&self, _: &Array, chunk: ChunkId) -> u64 {
+        chunk.0
+    }
+
+    fn members(&self, _: &Array, object: u64) -> ObjectChunks {
+        Box::new(std::iter::once(ChunkId(object)))
+    }
+
+    fn stored_members(&self, array: &Arc<Array>, object: u64) -> ObjectChunks {
+        self.members(array, object)
+    }
+
+    fn get(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        limit: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Version>> {
+        let key = array.stored_key(chunk);
+        let got = array.timed(&key, || {
+            let got = array.store.get(&key, limit, out);
+            got.map_err(|e| array.explained_by_store(chunk, e))
+        })?;
+        array.stats.bytes_stored.add(out.len() as u64);
+        Ok(got)
+    }
+
+    fn get_range(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        range: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
+        array.timed_range(&array.stored_key(chunk), range, out)
+    }
+
+    fn stat(&self, array: &Array, chunk: ChunkId) -> Result<Option<Stat>> {
+        array.stat_object(chunk)
+    }
+
+    fn stat_many(
+        &self,
+        array: &Array,
+        chunks: &mut dyn Iterator<Item = ChunkId>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
+        array.stat_objects(chunks, each);
+    }
+
+    fn lock(&self, array: &Array, chunk: ChunkId, since: Instant) -> Result<KeyLock> {
+        array.store.lock(&array.stored_key(chunk), since)
+    }
+
+    fn check_storable(&self, _: &Array) -> Result<()> {
+        Ok(())
+    }
+
+    fn put_if(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        encoded: &[u8],
+        _: Option<&Ranges>,
+        replaces: Replaces,
+        _: Option<&Arc<SpillFile>>,
+    ) -> Result<Put> {
+        let key = array.stored_key(chunk);
+        let put = array.timed(&key, || array.store.put_if(&key, encoded, replaces))?;
+        let Some(version) = put else {
+            return Ok(Put::Replaced);
+        };
+        array.stats.object_stores.add(1);
+        array.stats.bytes_written.add(encoded.len() as u64);
+        Ok(Put::Stored(version))
+    }
+
+    fn erase(&self, array: &Array, chunk: ChunkId) -> Result<bool> {
+        let key = array.stored_key(chunk);
+        array.store.delete(&key).map_err(|e| e.context(&key))
+    }
+
+    fn replace_object(
+        &self,
+        _: &Array,
+        _: ChunkId,
+        replace: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        replace()
+    }
+
+    fn flush(
+        &self,
+        _: &Array,
+        _: u64,
+        _: Option<&Arc<SpillFile>>,
+        _: Instant,
+        _: Option<&mut dyn FnMut(Error)>,
+    ) -> Result<()> {
+        Ok(())
+    }
+}
