@@ -79,7 +79,9 @@ pub(super) trait Chunks: Send + Sync {
     /// # Errors
     ///
     /// ENOMEM if there is not.
-    fn check_storable(&self, array: &Array) -> Result<()>;
+    fn check_storable(&self, _: &Array) -> Result<()> {
+        Ok(())
+    }
 
     /// Puts a chunk if what it replaces satisfies `replaces`. `written` are the decoded bytes that
     /// may differ from the replaced chunk; `None` stands for all. A chunk that waits for its object
@@ -101,20 +103,24 @@ pub(super) trait Chunks: Send + Sync {
     /// stores no other one in its place.
     fn replace_object(
         &self,
-        array: &Array,
-        chunk: ChunkId,
+        _: &Array,
+        _: ChunkId,
         replace: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        replace()
+    }
 
     /// Stores the chunks that wait for an object: see [`Array::store_object`].
     fn flush(
         &self,
-        array: &Array,
-        object: u64,
-        spill: Option<&Arc<SpillFile>>,
-        since: Instant,
-        lost: Option<&mut dyn FnMut(Error)>,
-    ) -> Result<()>;
+        _: &Array,
+        _: u64,
+        _: Option<&Arc<SpillFile>>,
+        _: Instant,
+        _: Option<&mut dyn FnMut(Error)>,
+    ) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns what is known of shards; `None` if each chunk has a value of its own.
     fn in_shards(&self) -> Option<&ShardedChunks> {
@@ -185,10 +191,6 @@ impl Chunks for PlainChunks {
         array.store.lock(&array.stored_key(chunk), since)
     }
 
-    fn check_storable(&self, _: &Array) -> Result<()> {
-        Ok(())
-    }
-
     fn put_if(
         &self,
         array: &Array,
@@ -211,25 +213,5 @@ impl Chunks for PlainChunks {
     fn erase(&self, array: &Array, chunk: ChunkId) -> Result<bool> {
         let key = array.stored_key(chunk);
         array.store.delete(&key).map_err(|e| e.context(&key))
-    }
-
-    fn replace_object(
-        &self,
-        _: &Array,
-        _: ChunkId,
-        replace: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
-        replace()
-    }
-
-    fn flush(
-        &self,
-        _: &Array,
-        _: u64,
-        _: Option<&Arc<SpillFile>>,
-        _: Instant,
-        _: Option<&mut dyn FnMut(Error)>,
-    ) -> Result<()> {
-        Ok(())
     }
 }

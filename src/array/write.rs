@@ -43,6 +43,21 @@ impl Array {
             .clone()
     }
 
+    /// Checks that a document may define the array: its chunks can be read and stored. Objects of
+    /// several chunks may need a program with more memory to be stored.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Array::readable`] and [`Array::encodable`].
+    pub fn creatable(&self) -> Result<()> {
+        self.readable()?;
+        if self.shares_objects() {
+            Ok(())
+        } else {
+            self.encodable()
+        }
+    }
+
     /// Encodes zeros to find out whether the codecs can encode.
     fn try_encode(&self, pipeline: &Pipeline) -> Result<()> {
         if self.metadata.has_objects() {

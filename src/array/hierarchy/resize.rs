@@ -160,9 +160,7 @@ impl Hierarchy {
             .map(parse_index)
             .collect::<Option<Vec<u64>>>()
             .unwrap_or_default();
-        let is_regular =
-            old.edges.is_none() && old.shards.iter().all(|level| level.edges.is_none());
-        if !is_regular || indices.len() != old.shape.len() {
+        if !old.is_regular() || indices.len() != old.shape.len() {
             return Ok(None);
         }
         let ends = indices
