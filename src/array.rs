@@ -3,10 +3,8 @@
 //! which key, or in which part of a value, a chunk is stored.
 
 use std::borrow::Cow;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
@@ -41,6 +39,7 @@ pub use ranges::Ranges;
 use sharded::ShardedChunks;
 pub use sharded::{NeighborBytes, Neighbors, ShardUsage, are_too_many};
 pub use stored_keys::{ArrayEntry, Entries, LevelPermissions, is_chunk_like};
+pub use write::MAX_ATTEMPTS;
 
 /// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several
 /// GB/s for one round trip and leave most of the cache to chunks that have arrived.
@@ -420,13 +419,6 @@ impl Array {
             e
         }
     }
-}
-
-/// Waits for a random time, longer with each attempt, so that two writers of a value don't keep
-/// overtaking each other.
-pub(crate) fn back_off(attempt: u32) {
-    let random = RandomState::new().build_hasher().finish();
-    std::thread::sleep(Duration::from_micros(random % (1000 << attempt.min(8))));
 }
 
 #[cfg(test)]

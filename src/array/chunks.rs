@@ -11,7 +11,7 @@ use std::time::Instant;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::{ChunkId, Grid};
-use zarrfs_store::{KeyLock, Replaces, Stat, Version};
+use zarrfs_store::{Replaces, Stat, Version};
 
 /// Chunks of an object.
 pub type ObjectChunks = Box<dyn Iterator<Item = ChunkId> + Send>;
@@ -69,10 +69,6 @@ pub(super) trait Chunks: Send + Sync {
         chunks: &mut dyn Iterator<Item = ChunkId>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     );
-
-    /// Waits for the lock that other writers take before they read, change and store the chunk. The
-    /// wait is measured from `since`.
-    fn lock(&self, array: &Array, chunk: ChunkId, since: Instant) -> Result<KeyLock>;
 
     /// Checks that there is memory to store objects.
     ///
@@ -185,10 +181,6 @@ impl Chunks for PlainChunks {
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
         array.stat_objects(chunks, each);
-    }
-
-    fn lock(&self, array: &Array, chunk: ChunkId, since: Instant) -> Result<KeyLock> {
-        array.store.lock(&array.stored_key(chunk), since)
     }
 
     fn put_if(

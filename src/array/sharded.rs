@@ -35,7 +35,7 @@ use zarrfs_base::memory::{self, Grant, Reclaim, lock};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::shard::{Index, ShardId, Shards};
-use zarrfs_store::{Key, KeyLock, Replaces, Stat, Version};
+use zarrfs_store::{Key, Replaces, Stat, Version};
 
 /// Maximum number of shards kept per array.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
@@ -46,8 +46,7 @@ const KEPT_MISSING: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Number of locks that serialize the loading of shards.
 const STRIPES: usize = 16;
 
-/// Maximum number of attempts to read a chunk, or to store an object, while other writers replace
-/// the object.
+/// Maximum number of attempts to read a chunk while other writers replace its object.
 const ATTEMPTS: usize = 64;
 
 /// What looks like a writer who replaces an object again and again. Requests alone cannot tell the
@@ -276,11 +275,6 @@ impl Chunks for ShardedChunks {
                 return;
             }
         }
-    }
-
-    /// Returns immediately: the object is locked while it is stored.
-    fn lock(&self, _: &Array, _: ChunkId, _: Instant) -> Result<KeyLock> {
-        Ok(KeyLock::default())
     }
 
     fn check_storable(&self, array: &Array) -> Result<()> {

@@ -1,14 +1,18 @@
 //! Storing a chunk: encoding it whole, and putting it. `cache` decides when.
 
 use super::{Array, Put, Ranges, Scratch};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_store::{Replaces, Version};
+
+/// Maximum number of attempts to replace a chunk or an object while other writers replace it.
+pub const MAX_ATTEMPTS: u32 = 64;
 
 impl Array {
     /// Checks that chunks can be stored.
@@ -115,6 +119,32 @@ impl Array {
             self.stats.stores.add(1);
         }
         Ok(put)
+    }
+
+    /// Calls `attempt`, which replaces the object of a chunk, until it does not return
+    /// `false`: then another writer has replaced the object meanwhile. Waits between two attempts for
+    /// a random time, longer with each, so that two writers don't keep overtaking each other.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN after [`MAX_ATTEMPTS`]; `unless` says when there is no other writer.
+    pub fn replace_repeatedly(
+        &self,
+        chunk: ChunkId,
+        unless: &str,
+        mut attempt: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        for n in 0..MAX_ATTEMPTS {
+            if attempt()? {
+                return Ok(());
+            }
+            let random = RandomState::new().build_hasher().finish();
+            std::thread::sleep(Duration::from_micros(random % (1000 << n.min(8))));
+        }
+        let why = format!("another writer replaces it again and again{unless}");
+        Err(Error::system(libc::EAGAIN)
+            .context(why)
+            .context(self.stored_key(chunk)))
     }
 
     /// Returns the encoded form of a chunk, C layout.

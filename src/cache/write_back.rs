@@ -21,7 +21,7 @@ pub(super) use space::{DIRTY_COST, ENCODERS, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
-use crate::array::{Array, Opening, Put, Ranges, VersionTag, back_off};
+use crate::array::{Array, Opening, Put, Ranges, VersionTag};
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -30,10 +30,6 @@ use zarrfs_base::memory::{self, lock};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::{Replaces, Version};
-
-/// Maximum number of attempts of a write-back, which starts over if another writer has replaced the
-/// chunk.
-pub(super) const MAX_ATTEMPTS: u32 = 64;
 
 /// An offset in a chunk, and the bytes to write there.
 pub type Part<'a> = (usize, &'a [u8]);
@@ -254,13 +250,11 @@ impl Cache {
         keep: bool,
         lost: &mut dyn FnMut(Error),
     ) -> Result<()> {
-        let mut in_flight = self.begin_write_back(&dirty.array);
-        // memory for the base, the encoded form, and the copy that a writer makes meanwhile
-        let memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
-        let done = self.write_back_locked(dirty, since, keep, lost);
-        in_flight.has_failed = done.is_err();
-        done.map_err(|e| self.stats.not_stored(e))?;
-        drop((in_flight, memory));
+        self.in_flight(&dirty.array, || {
+            // memory for the base, the encoded form, and the copy that a writer makes meanwhile
+            let _memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
+            self.write_back_locked(dirty, since, keep, lost)
+        })?;
         match dirty.array.complete_object(dirty.chunk) {
             Some(object) => self.store_object(&dirty.array, object, since),
             None => Ok(()),
@@ -280,32 +274,29 @@ impl Cache {
         let _alone = array.lock_replacing(&array.write_back_key(chunk));
         let _write_back = lock(&dirty.write_back_lock);
         let _lock = array.lock_chunk_since(chunk, since)?;
-        for attempt in 0..MAX_ATTEMPTS {
+        array.replace_repeatedly(chunk, "", || {
             array.confirm(true)?;
             let Some(snapshot) = self.take_snapshot(dirty, lost)? else {
-                return Ok(());
+                return Ok(true);
             };
             let outcome = self.store(dirty, &snapshot);
             let mut state = dirty.lock();
             match outcome {
                 Ok(Outcome::Stored(version)) => {
                     self.finish(dirty, &mut state, snapshot, version, keep);
-                    return Ok(());
+                    Ok(true)
                 }
                 Ok(Outcome::Conflict) => {
                     state.undo_snapshot();
                     state.base = Base::Unknown;
-                    drop(state);
-                    back_off(attempt);
+                    Ok(false)
                 }
                 Err(e) => {
                     state.undo_snapshot();
-                    return Err(e);
+                    Err(e)
                 }
             }
-        }
-        let e = Error::system(libc::EAGAIN).context("another writer replaces it again and again");
-        Err(e.context(array.stored_key(chunk)))
+        })
     }
 
     /// Takes step 2 of a write-back. Returns `None` if there is nothing to store.

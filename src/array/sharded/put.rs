@@ -10,10 +10,10 @@
 use super::load_index::{check_whole_shard, rebuild_memory};
 use super::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use super::{
-    ATTEMPTS, LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes,
-    ShardedChunks, StoredChunk,
+    LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, ShardedChunks,
+    StoredChunk,
 };
-use crate::array::{Array, Ranges, Scratch, back_off};
+use crate::array::{Array, Ranges, Scratch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,14 +58,6 @@ impl NewPiece {
             }
         }
     }
-}
-
-/// The result of an attempt to store an object.
-enum PutAttempt {
-    Stored,
-    /// Another writer was faster, or a chunk had to be laid over another version: nothing was
-    /// stored.
-    Again,
 }
 
 impl Array {
@@ -125,13 +117,13 @@ impl ShardedChunks {
         }
         let key = array.stored_key(first);
         let _lock = array.store.lock(&key, since)?;
-        for attempt in 0..ATTEMPTS {
+        array.replace_repeatedly(first, &format!(", {OR_CHANGING_TAGS}"), || {
             if let Some(lost) = &mut lost {
                 array.confirm(true)?;
                 if array.freshness.is_replaced() {
                     pending.remove(object, &pending.chunks(object));
                     lost(array.lost(first, "the array was replaced or deleted"));
-                    return Ok(());
+                    return Ok(true);
                 }
                 self.drop_outside(array, &pending, object, spill, *lost)?;
             }
@@ -141,21 +133,20 @@ impl ShardedChunks {
                 .last_key_value()
                 .is_some_and(|(last, _)| last.0 >= array.grid.chunk_count());
             if changes.is_empty() || is_foreign {
-                return Ok(());
+                return Ok(true);
             }
-            let stored = self.try_store_object(array, object, first, &changes, spill);
-            match stored.map_err(|e| e.context(&key))? {
-                PutAttempt::Stored => return Ok(()),
-                PutAttempt::Again => {
-                    self.forget_object(array, first);
-                    back_off(attempt as u32);
-                }
+            let is_stored = self
+                .try_store_object(array, object, first, &changes, spill)
+                .map_err(|e| e.context(&key))?;
+            if !is_stored {
+                self.forget_object(array, first);
             }
-        }
-        let why = format!("another writer replaces it again and again, {OR_CHANGING_TAGS}");
-        Err(Error::system(libc::EAGAIN).context(why).context(key))
+            Ok(is_stored)
+        })
     }
 
+    /// Makes one attempt to store an object. Returns false, with nothing stored, if another writer
+    /// was faster, or a chunk had to be laid over another version.
     fn try_store_object(
         &self,
         array: &Array,
@@ -163,15 +154,15 @@ impl ShardedChunks {
         first: ChunkId,
         changes: &ChunkChanges,
         spill: Option<&Arc<SpillFile>>,
-    ) -> Result<PutAttempt> {
+    ) -> Result<bool> {
         let old = match self.load_shard(array, first, 0, None, Recency::Now)? {
             Lookup::Found(shard) => Some(shard),
             Lookup::Absent => None,
-            Lookup::Replaced => return Ok(PutAttempt::Again),
+            Lookup::Replaced => return Ok(false),
         };
         let version = old.as_ref().map(|old| old.object.version.clone());
         if self.rebase_all(array, changes, spill)? {
-            return Ok(PutAttempt::Again);
+            return Ok(false);
         }
         let all: Vec<(ChunkId, &Arc<PendingChunk>)> = changes
             .iter()
@@ -179,16 +170,16 @@ impl ShardedChunks {
             .collect();
         let start = Instant::now();
         let new = match self.rebuild(array, 0, old.as_deref(), &all)? {
-            Lookup::Replaced => return Ok(PutAttempt::Again),
+            Lookup::Replaced => return Ok(false),
             Lookup::Absent => {
                 if !self.delete_object(array, first, version.as_ref())? {
-                    return Ok(PutAttempt::Again);
+                    return Ok(false);
                 }
                 None
             }
             Lookup::Found(pieces) => {
                 match self.put_object(array, first, &pieces, version.as_ref())? {
-                    None => return Ok(PutAttempt::Again),
+                    None => return Ok(false),
                     new => new,
                 }
             }
@@ -210,7 +201,7 @@ impl ShardedChunks {
             lock(&self.missing).pop(&id.number);
         }
         pending.remove(object, changes);
-        Ok(PutAttempt::Stored)
+        Ok(true)
     }
 
     /// Replaces the version `old` of an object; `None` creates it. Returns `None` if the store

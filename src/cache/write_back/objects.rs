@@ -138,15 +138,12 @@ impl Cache {
         object: u64,
         since: Instant,
     ) -> Result<()> {
-        let mut in_flight = self.begin_write_back(array);
-        let done = array.store_object(object, self.spill.as_ref(), since, &mut |e| {
-            self.record_loss(array, e)
+        let stored = self.in_flight(array, || {
+            array.store_object(object, self.spill.as_ref(), since, &mut |e| {
+                self.record_loss(array, e)
+            })
         });
-        in_flight.has_failed = done.is_err();
-        done.map_err(|e| {
-            self.record_unstored_object(array);
-            self.stats.not_stored(e)
-        })
+        stored.inspect_err(|_| self.record_unstored_object(array))
     }
 
     /// Stores an object of `array`, so that there is space for another pending chunk. Returns
