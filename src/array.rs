@@ -28,8 +28,8 @@ mod ranges;
 mod sharded;
 mod write;
 
-pub use chunks::Put;
 use chunks::{Chunks, PlainChunks};
+pub use chunks::{EncodedChunk, Flush, Put};
 pub use confirm::Source;
 pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};

@@ -26,124 +26,55 @@ pub enum Put {
     Full(Error),
 }
 
-/// The encoded chunks of an array, in its store. Errors name the key.
-pub(super) trait Chunks: Send + Sync {
-    /// Returns the grid of the objects.
-    fn objects<'a>(&'a self, array: &'a Array) -> &'a Grid;
-
-    /// Returns the number of the object that holds a chunk.
-    fn object_of(&self, array: &Array, chunk: ChunkId) -> u64;
-
-    /// Returns the chunks of the array that an object holds or may hold, in C order.
-    fn members(&self, array: &Array, object: u64) -> ObjectChunks;
-
-    /// Returns those chunks of a listed object that are stored, or may be because it is damaged.
-    fn stored_members(&self, array: &Arc<Array>, object: u64) -> ObjectChunks;
-
-    /// Reads a whole chunk of at most `limit` bytes; `None` if it is uninitialized.
-    fn get(
-        &self,
-        array: &Array,
-        chunk: ChunkId,
-        limit: u64,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Version>>;
-
-    /// Reads the bytes `range` of a chunk, or fewer if the chunk ends earlier. The stat has the
-    /// size and the version of the chunk.
-    fn get_range(
-        &self,
-        array: &Array,
-        chunk: ChunkId,
-        range: Range<u64>,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Stat>>;
-
-    /// Returns the stat of a chunk as of now; `None` if the chunk is uninitialized.
-    fn stat(&self, array: &Array, chunk: ChunkId) -> Result<Option<Stat>>;
-
-    /// Calls `each` with the stat of each chunk, in order, until it returns false.
-    fn stat_many(
-        &self,
-        array: &Array,
-        chunks: &mut dyn Iterator<Item = ChunkId>,
-        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
-    );
-
-    /// Checks that there is memory to store objects.
-    ///
-    /// # Errors
-    ///
-    /// ENOMEM if there is not.
-    fn check_storable(&self, _: &Array) -> Result<()> {
-        Ok(())
-    }
-
-    /// Puts a chunk if what it replaces satisfies `replaces`. `written` are the decoded bytes that
-    /// may differ from the replaced chunk; `None` stands for all. A chunk that waits for its object
-    /// is held in memory or in `spill`.
-    fn put_if(
-        &self,
-        array: &Array,
-        chunk: ChunkId,
-        encoded: &[u8],
-        written: Option<&Ranges>,
-        replaces: Replaces,
-        spill: Option<&Arc<SpillFile>>,
-    ) -> Result<Put>;
-
-    /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
-    fn erase(&self, array: &Array, chunk: ChunkId) -> Result<bool>;
-
-    /// Calls `replace`, which replaces or deletes the object that holds `chunk`, while this mount
-    /// stores no other one in its place.
-    fn replace_object(
-        &self,
-        _: &Array,
-        _: ChunkId,
-        replace: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
-        replace()
-    }
-
-    /// Stores the chunks that wait for an object: see [`Array::store_object`].
-    fn flush(
-        &self,
-        _: &Array,
-        _: u64,
-        _: Option<&Arc<SpillFile>>,
-        _: Instant,
-        _: Option<&mut dyn FnMut(Error)>,
-    ) -> Result<()> {
-        Ok(())
-    }
-
-    /// Returns what is known of shards; `None` if each chunk has a value of its own.
-    fn in_shards(&self) -> Option<&ShardedChunks> {
-        None
-    }
+/// How an object is stored.
+pub struct Flush<'a> {
+    /// The file that holds chunks that have to be encoded again, if memory does not.
+    pub spill: Option<&'a Arc<SpillFile>>,
+    /// The time from which the wait for the store's lock is measured.
+    pub since: Instant,
+    /// Gets an error at once for bytes that are lost, since the array was replaced or became
+    /// smaller. Without it the array's document is not examined.
+    pub lost: Option<&'a mut dyn FnMut(Error)>,
 }
 
-/// Chunks that are values of their own.
-pub(super) struct PlainChunks;
+/// An encoded chunk to put.
+#[derive(Clone, Copy)]
+pub struct EncodedChunk<'a> {
+    /// The encoded bytes.
+    pub bytes: &'a [u8],
+    /// The decoded bytes that may differ from the replaced chunk; `None` stands for all.
+    pub written: Option<&'a Ranges>,
+    /// What it may replace.
+    pub replaces: Replaces<'a>,
+    /// The file that holds a chunk that waits for its object, if memory does not.
+    pub spill: Option<&'a Arc<SpillFile>>,
+}
 
-impl Chunks for PlainChunks {
+/// The encoded chunks of an array, in its store. Errors name the key.
+///
+/// What a method does unless it is overridden is right for chunks that are values of their own.
+pub(super) trait Chunks: Send + Sync {
+    /// Returns the grid of the objects.
     fn objects<'a>(&'a self, array: &'a Array) -> &'a Grid {
         &array.grid
     }
 
+    /// Returns the number of the object that holds a chunk.
     fn object_of(&self, _: &Array, chunk: ChunkId) -> u64 {
         chunk.0
     }
 
+    /// Returns the chunks of the array that an object holds or may hold, in C order.
     fn members(&self, _: &Array, object: u64) -> ObjectChunks {
         Box::new(std::iter::once(ChunkId(object)))
     }
 
+    /// Returns those chunks of a listed object that are stored, or may be because it is damaged.
     fn stored_members(&self, array: &Arc<Array>, object: u64) -> ObjectChunks {
         self.members(array, object)
     }
 
+    /// Reads a whole chunk of at most `limit` bytes; `None` if it is uninitialized.
     fn get(
         &self,
         array: &Array,
@@ -160,6 +91,8 @@ impl Chunks for PlainChunks {
         Ok(got)
     }
 
+    /// Reads the bytes `range` of a chunk, or fewer if the chunk ends earlier. The stat has the
+    /// size and the version of the chunk.
     fn get_range(
         &self,
         array: &Array,
@@ -170,10 +103,12 @@ impl Chunks for PlainChunks {
         array.timed_range(&array.stored_key(chunk), range, out)
     }
 
+    /// Returns the stat of a chunk as of now; `None` if the chunk is uninitialized.
     fn stat(&self, array: &Array, chunk: ChunkId) -> Result<Option<Stat>> {
         array.stat_object(chunk)
     }
 
+    /// Calls `each` with the stat of each chunk, in order, until it returns false.
     fn stat_many(
         &self,
         array: &Array,
@@ -183,27 +118,56 @@ impl Chunks for PlainChunks {
         array.stat_objects(chunks, each);
     }
 
-    fn put_if(
-        &self,
-        array: &Array,
-        chunk: ChunkId,
-        encoded: &[u8],
-        _: Option<&Ranges>,
-        replaces: Replaces,
-        _: Option<&Arc<SpillFile>>,
-    ) -> Result<Put> {
+    /// Checks that there is memory to store objects.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM if there is not.
+    fn check_storable(&self, _: &Array) -> Result<()> {
+        Ok(())
+    }
+
+    /// Puts a chunk.
+    fn put_if(&self, array: &Array, chunk: ChunkId, new: EncodedChunk) -> Result<Put> {
         let key = array.stored_key(chunk);
-        let put = array.timed(&key, || array.store.put_if(&key, encoded, replaces))?;
+        let put = array.timed(&key, || array.store.put_if(&key, new.bytes, new.replaces))?;
         let Some(version) = put else {
             return Ok(Put::Replaced);
         };
         array.stats.object_stores.add(1);
-        array.stats.bytes_written.add(encoded.len() as u64);
+        array.stats.bytes_written.add(new.bytes.len() as u64);
         Ok(Put::Stored(version))
     }
 
+    /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
     fn erase(&self, array: &Array, chunk: ChunkId) -> Result<bool> {
         let key = array.stored_key(chunk);
         array.store.delete(&key).map_err(|e| e.context(&key))
     }
+
+    /// Calls `replace`, which replaces or deletes the object that holds `chunk`, while this mount
+    /// stores no other one in its place.
+    fn replace_object(
+        &self,
+        _: &Array,
+        _: ChunkId,
+        replace: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        replace()
+    }
+
+    /// Stores the chunks that wait for an object: see [`Array::store_object`].
+    fn flush(&self, _: &Array, _: u64, _: Flush) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns what is known of shards; `None` if each chunk is a value of its own.
+    fn in_shards(&self) -> Option<&ShardedChunks> {
+        None
+    }
 }
+
+/// Chunks that are values of their own.
+pub(super) struct PlainChunks;
+
+impl Chunks for PlainChunks {}

@@ -16,8 +16,8 @@ mod put;
 mod survey;
 mod versions;
 
-use super::chunks::{Chunks, ObjectChunks, Put};
-use super::{Array, Opening, Ranges};
+use super::chunks::{Chunks, EncodedChunk, Flush, ObjectChunks, Put};
+use super::{Array, Opening};
 use lru::LruCache;
 pub use neighbors::{NeighborBytes, Neighbors};
 pub use pending::are_too_many;
@@ -27,12 +27,10 @@ use std::hash::Hash;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
 pub use survey::ShardUsage;
 use versions::KnownVersions;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Grant, Reclaim, lock};
-use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::shard::{Index, ShardId, Shards};
 use zarrfs_store::{Key, Replaces, Stat, Version};
@@ -281,22 +279,14 @@ impl Chunks for ShardedChunks {
         self.check_shards_storable(array)
     }
 
-    fn put_if(
-        &self,
-        array: &Array,
-        chunk: ChunkId,
-        encoded: &[u8],
-        written: Option<&Ranges>,
-        replaces: Replaces,
-        spill: Option<&Arc<SpillFile>>,
-    ) -> Result<Put> {
-        let base = match replaces {
+    fn put_if(&self, array: &Array, chunk: ChunkId, new: EncodedChunk) -> Result<Put> {
+        let base = match new.replaces {
             Replaces::Version(version) => Some(version.clone()),
             Replaces::Anything | Replaces::Nothing => None,
         };
-        let put = PendingBytes::hold(encoded, spill)
+        let put = PendingBytes::hold(new.bytes, new.spill)
             .map_err(|e| e.context(array.stored_key(chunk)))
-            .and_then(|held| self.hand_over(array, chunk, Some(held), written, base));
+            .and_then(|held| self.hand_over(array, chunk, Some(held), new.written, base));
         match put {
             Ok(version) => Ok(version.map_or(Put::Replaced, Put::Stored)),
             Err(e) if [libc::ENOMEM, libc::ENOSPC].contains(&e.errno()) => Ok(Put::Full(e)),
@@ -327,15 +317,8 @@ impl Chunks for ShardedChunks {
         Ok(())
     }
 
-    fn flush(
-        &self,
-        array: &Array,
-        object: u64,
-        spill: Option<&Arc<SpillFile>>,
-        since: Instant,
-        lost: Option<&mut dyn FnMut(Error)>,
-    ) -> Result<()> {
-        self.store_object(array, object, spill, since, lost)
+    fn flush(&self, array: &Array, object: u64, how: Flush) -> Result<()> {
+        self.store_object(array, object, how)
     }
 
     fn in_shards(&self) -> Option<&ShardedChunks> {

@@ -1,12 +1,10 @@
 //! Storing a chunk: encoding it whole, and putting it. `cache` decides when.
 
-use super::{Array, Put, Ranges, Scratch};
+use super::{Array, EncodedChunk, Put, Scratch};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
-use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_store::{Replaces, Version};
@@ -93,28 +91,23 @@ impl Array {
     /// Fails if a codec or the store fails. The error names the key.
     pub fn store(&self, chunk: ChunkId, bytes: &[u8], scratch: &mut Scratch) -> Result<Version> {
         let encoded = self.encode_chunk(chunk, bytes, scratch)?;
-        match self.store_if(chunk, encoded, None, Replaces::Anything, None)? {
+        let new = EncodedChunk {
+            bytes: encoded,
+            written: None,
+            replaces: Replaces::Anything,
+            spill: None,
+        };
+        match self.store_if(chunk, new)? {
             Put::Stored(version) => Ok(version),
             Put::Full(e) => Err(e),
             Put::Replaced => Err(Error::system(libc::EIO).context(self.stored_key(chunk))),
         }
     }
 
-    /// Stores an encoded chunk like [`Array::store`] if the stored value satisfies `replaces`.
-    /// `written` are the decoded bytes that may differ from the replaced chunk; `None` stands for
-    /// all. A chunk that waits for its object is held in memory or in `spill`.
-    pub fn store_if(
-        &self,
-        chunk: ChunkId,
-        encoded: &[u8],
-        written: Option<&Ranges>,
-        replaces: Replaces,
-        spill: Option<&Arc<SpillFile>>,
-    ) -> Result<Put> {
+    /// Stores an encoded chunk like [`Array::store`] if the stored value may be replaced.
+    pub fn store_if(&self, chunk: ChunkId, new: EncodedChunk) -> Result<Put> {
         self.settle_separator()?;
-        let put = self
-            .chunks
-            .put_if(self, chunk, encoded, written, replaces, spill)?;
+        let put = self.chunks.put_if(self, chunk, new)?;
         if let Put::Stored(_) = &put {
             self.stats.stores.add(1);
         }

@@ -21,7 +21,7 @@ pub(super) use space::{DIRTY_COST, ENCODERS, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
-use crate::array::{Array, Opening, Put, Ranges, VersionTag};
+use crate::array::{Array, EncodedChunk, Opening, Put, Ranges, VersionTag};
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -422,8 +422,13 @@ impl Cache {
             let memory = self.reserve_more(array, memory);
             let encoded = array.encode_chunk(dirty.chunk, &snapshot.bytes, scratch)?;
             drop((memory, permit, alone));
-            let written = snapshot.written.as_ref();
-            array.store_if(dirty.chunk, encoded, written, snapshot.replaces(), spill)
+            let new = EncodedChunk {
+                bytes: encoded,
+                written: snapshot.written.as_ref(),
+                replaces: snapshot.replaces(),
+                spill,
+            };
+            array.store_if(dirty.chunk, new)
         })
     }
 

@@ -13,7 +13,7 @@ use super::{
     LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, ShardedChunks,
     StoredChunk,
 };
-use crate::array::{Array, Ranges, Scratch};
+use crate::array::{Array, Flush, Ranges, Scratch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -72,40 +72,35 @@ impl Array {
         let mut done = Ok(());
         for object in self.pending_objects() {
             // the document is not examined, so no loss is noticed
-            done = done.and(self.chunks.flush(self, object, None, since, None));
+            let how = Flush {
+                spill: None,
+                since,
+                lost: None,
+            };
+            done = done.and(self.store_object(object, how));
         }
         done
     }
 
-    /// Stores the pending chunks of an object by one put. Chunks that have to be encoded again are
-    /// held in memory or in `spill`. The wait for the store's lock is measured from `since`.
+    /// Stores the pending chunks of an object by one put.
     ///
     /// # Errors
     ///
     /// The chunks stay pending. If the array was replaced or became smaller, that is no error:
-    /// `lost` gets one for the lost bytes at once.
-    pub fn store_object(
-        &self,
-        object: u64,
-        spill: Option<&Arc<SpillFile>>,
-        since: Instant,
-        lost: &mut dyn FnMut(Error),
-    ) -> Result<()> {
-        self.chunks.flush(self, object, spill, since, Some(lost))
+    /// [`Flush::lost`] gets one for the lost bytes.
+    pub fn store_object(&self, object: u64, how: Flush) -> Result<()> {
+        self.chunks.flush(self, object, how)
     }
 }
 
 impl ShardedChunks {
-    /// Stores the pending chunks of an object. Confirms the array's document first if there is a
-    /// function for losses.
-    pub(super) fn store_object(
-        &self,
-        array: &Array,
-        object: u64,
-        spill: Option<&Arc<SpillFile>>,
-        since: Instant,
-        mut lost: Option<&mut dyn FnMut(Error)>,
-    ) -> Result<()> {
+    /// Stores the pending chunks of an object.
+    pub(super) fn store_object(&self, array: &Array, object: u64, how: Flush) -> Result<()> {
+        let Flush {
+            spill,
+            since,
+            mut lost,
+        } = how;
         let pending = self.pending();
         let _storing = pending.lock_storing(object);
         let _alone = array.lock_replacing(&array.object_key(object));

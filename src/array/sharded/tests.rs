@@ -300,8 +300,13 @@ fn an_object_that_is_always_replaced_is_given_up() {
         );
         // written bytes that have to be laid over what the store holds
         let before = reads();
-        let written = Ranges::from(0..1);
-        let put = array.store_if(ChunkId(0), &[7, 7], Some(&written), Replaces::Nothing, None);
+        let new = EncodedChunk {
+            bytes: &[7, 7],
+            written: Some(&Ranges::from(0..1)),
+            replaces: Replaces::Nothing,
+            spill: None,
+        };
+        let put = array.store_if(ChunkId(0), new);
         assert!(matches!(put.unwrap(), Put::Stored(_)));
         assert!(load(&array, 0).is_err());
         assert!(

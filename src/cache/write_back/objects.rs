@@ -10,7 +10,7 @@
 //! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still
 //! dirty. So a flush finds it.
 
-use crate::array::{Array, are_too_many};
+use crate::array::{Array, Flush, are_too_many};
 use crate::cache::{Cache, State};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -139,9 +139,12 @@ impl Cache {
         since: Instant,
     ) -> Result<()> {
         let stored = self.in_flight(array, || {
-            array.store_object(object, self.spill.as_ref(), since, &mut |e| {
-                self.record_loss(array, e)
-            })
+            let how = Flush {
+                spill: self.spill.as_ref(),
+                since,
+                lost: Some(&mut |e| self.record_loss(array, e)),
+            };
+            array.store_object(object, how)
         });
         stored.inspect_err(|_| self.record_unstored_object(array))
     }
