@@ -1,7 +1,7 @@
-//! Stored values that programs write encoded: an object of an array of v3 that they
-//! created with codecs of their own. A value is read like the one it is to replace, from a store of
-//! its own, before it replaces that one. This module decodes nothing and keeps no chunk; `fs`
-//! decides what is replaced when.
+//! Stored values that programs write encoded: objects of an array of v3 that they created with
+//! codecs of their own. A value is read like the one it is to replace, from a store of its own,
+//! before it replaces that one. This module decodes nothing and keeps no chunk; `fs` decides what
+//! is replaced when.
 
 use super::Array;
 use super::chunks::ObjectChunks;
@@ -81,8 +81,8 @@ impl Array {
     }
 
     /// Returns whether bytes are a stored chunk, which decodes by the codecs of the array, rather
-    /// than a decoded one. A chunk that shares its object has no stored value, and codecs that check
-    /// nothing decode anything: `false`.
+    /// than a decoded one. A chunk that shares its object has no value of its own, and codecs that
+    /// check nothing decode anything: `false`.
     ///
     /// # Errors
     ///

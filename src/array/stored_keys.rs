@@ -180,8 +180,8 @@ impl Array {
     }
 
     /// Waits for the lock of a chunk. Other writers take it before they read, change and store the
-    /// chunk. Returns immediately if the store has no locks, and for a chunk that shares its object,
-    /// which is locked while it is stored.
+    /// chunk. Returns immediately if the store has no locks, and for a chunk that shares its
+    /// object: the object is locked while it is stored.
     pub fn lock_chunk(&self, chunk: ChunkId) -> Result<KeyLock> {
         self.lock_chunk_since(chunk, Instant::now())
     }

@@ -114,9 +114,9 @@ impl Array {
         Ok(put)
     }
 
-    /// Calls `attempt`, which replaces the object of a chunk, until it does not return
-    /// `false`: then another writer has replaced the object meanwhile. Waits between two attempts for
-    /// a random time, longer with each, so that two writers don't keep overtaking each other.
+    /// Calls `attempt`, which replaces the object of a chunk, until it returns true. It returns
+    /// false if another writer has replaced the object meanwhile. Waits between two attempts for a
+    /// random time, longer with each, so that two writers don't keep overtaking each other.
     ///
     /// # Errors
     ///

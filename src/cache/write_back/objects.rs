@@ -1,11 +1,13 @@
-//! Decides when objects that hold several chunks are stored. A write-back of such a chunk hands it
-//! over to its object; the object is stored
+//! When the write-back stores objects that hold several chunks. A write-back of such a chunk makes
+//! it *pending*: it waits for its object, which is stored
 //!
-//! * when all of its chunks were handed over as a whole, by the write-back of the last one,
+//! * when all of its chunks are pending as a whole, by the write-back of the last one,
 //! * when the array is flushed: at close of its flat bytes, fsync, sync and unmount,
 //! * when it was not changed for a while,
 //! * when neither memory nor the spill file has space for another chunk: then the one that waits
 //!   longest comes first.
+//!
+//! How an object is stored, and what its chunks are until then, is not known here.
 //!
 //! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still
 //! dirty. So a flush finds it.
