@@ -118,9 +118,7 @@ impl ShardedChunks {
         array.stats.bytes_stored.add(encoded.len() as u64);
         let bytes = ShardBytes::Stored(0..object.size);
         match codec.place(object.size) {
-            Ok(_) => self
-                .decode_index(array, chunk, &codec, &encoded, object, bytes, memory)
-                .map(Some),
+            Ok(_) => decode_index(array, chunk, &codec, &encoded, object, bytes, memory).map(Some),
             Err(e) => Ok(Some(LoadedShard {
                 object,
                 bytes,
@@ -168,32 +166,9 @@ impl ShardedChunks {
         });
         let encoded = &decoded.bytes[place.start as usize..place.end as usize];
         let all = ShardBytes::Decoded(decoded.clone(), 0..object.size);
-        let shard = self.decode_index(array, chunk, &codec, encoded, object, all, index_memory)?;
+        let shard = decode_index(array, chunk, &codec, encoded, object, all, index_memory)?;
         lock(&self.loaded).put(id, (opening, Arc::new(shard)));
         Ok(())
-    }
-
-    /// Decodes the index of a shard. Damage is kept in the shard; a lack of memory is an error.
-    fn decode_index(
-        &self,
-        array: &Array,
-        chunk: ChunkId,
-        codec: &IndexCodec,
-        encoded: &[u8],
-        object: Stat,
-        bytes: ShardBytes,
-        memory: Grant,
-    ) -> Result<LoadedShard> {
-        array.stats.index_reads.add(1);
-        match codec.decode(encoded, bytes.len()) {
-            Err(e) if e.kind() != Kind::Damaged => Err(e.context(array.stored_key(chunk))),
-            index => Ok(LoadedShard {
-                object,
-                bytes,
-                index: index.map_err(|e| array.explained_by_store(chunk, e)),
-                _memory: memory,
-            }),
-        }
     }
 
     /// Returns the kept shard if it is recent enough, or of the same version of its object as
@@ -281,8 +256,7 @@ impl ShardedChunks {
         if !self.read_shard_bytes(array, chunk, &object, &bytes, place, &mut encoded)? {
             return Ok(None);
         }
-        self.decode_index(array, chunk, &codec, &encoded, object, bytes, memory)
-            .map(Some)
+        decode_index(array, chunk, &codec, &encoded, object, bytes, memory).map(Some)
     }
 
     /// Decodes a shard that is encoded as a whole. Returns `None` if the object was replaced.
@@ -363,6 +337,28 @@ impl ShardedChunks {
             }
         }
         Ok(())
+    }
+}
+
+/// Decodes the index of a shard. Damage is kept in the shard; a lack of memory is an error.
+fn decode_index(
+    array: &Array,
+    chunk: ChunkId,
+    codec: &IndexCodec,
+    encoded: &[u8],
+    object: Stat,
+    bytes: ShardBytes,
+    memory: Grant,
+) -> Result<LoadedShard> {
+    array.stats.index_reads.add(1);
+    match codec.decode(encoded, bytes.len()) {
+        Err(e) if e.kind() != Kind::Damaged => Err(e.context(array.stored_key(chunk))),
+        index => Ok(LoadedShard {
+            object,
+            bytes,
+            index: index.map_err(|e| array.explained_by_store(chunk, e)),
+            _memory: memory,
+        }),
     }
 }
 
