@@ -255,7 +255,7 @@ impl Array {
     /// Returns the number of chunks to put concurrently, of at most `most` that wait for the store.
     /// A chunk that is put to wait for its object does not wait for the store.
     pub fn concurrent_puts(&self, most: usize) -> usize {
-        if self.shares_objects() { 0 } else { most }
+        if self.chunks.share_objects() { 0 } else { most }
     }
 
     /// Returns the bytes of memory that decoding or encoding a chunk takes at most, both forms

@@ -3,8 +3,8 @@
 //! object. Implementations know keys, versions and encoded bytes. They do not know who reads or
 //! writes a chunk, or when.
 
-use super::sharded::ShardedChunks;
 use super::{Array, Ranges};
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,7 +53,7 @@ pub struct EncodedChunk<'a> {
 /// The encoded chunks of an array, in its store. Errors name the key.
 ///
 /// What a method does unless it is overridden is right for chunks that are values of their own.
-pub(super) trait Chunks: Send + Sync {
+pub(super) trait Chunks: Any + Send + Sync {
     /// Returns the grid of the objects.
     fn objects<'a>(&'a self, array: &'a Array) -> &'a Grid {
         &array.grid
@@ -161,9 +161,10 @@ pub(super) trait Chunks: Send + Sync {
         Ok(())
     }
 
-    /// Returns what is known of shards; `None` if each chunk is a value of its own.
-    fn in_shards(&self) -> Option<&ShardedChunks> {
-        None
+    /// Returns whether an object holds several chunks, which wait there for each other once they
+    /// are put.
+    fn share_objects(&self) -> bool {
+        false
     }
 }
 

@@ -22,6 +22,7 @@ use lru::LruCache;
 pub use neighbors::{NeighborBytes, Neighbors};
 pub use pending::are_too_many;
 use pending::{PendingBytes, PendingChunk, PendingChunks};
+use std::any::Any;
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::num::NonZeroUsize;
@@ -321,8 +322,8 @@ impl Chunks for ShardedChunks {
         self.store_object(array, object, how)
     }
 
-    fn in_shards(&self) -> Option<&ShardedChunks> {
-        Some(self)
+    fn share_objects(&self) -> bool {
+        true
     }
 }
 
@@ -526,8 +527,10 @@ impl Array {
         }))
     }
 
+    /// Returns what is known of shards alone; `None` if each chunk is a value of its own.
     fn in_shards(&self) -> Option<&ShardedChunks> {
-        self.chunks.in_shards()
+        let chunks: &dyn Any = &*self.chunks;
+        chunks.downcast_ref()
     }
 }
 

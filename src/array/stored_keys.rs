@@ -49,7 +49,7 @@ impl Array {
 
     /// Returns the key of the value that holds a chunk and no other one, if there is such a value.
     pub fn own_key(&self, chunk: ChunkId) -> Option<Key> {
-        (!self.shares_objects()).then(|| self.stored_key(chunk))
+        (!self.chunks.share_objects()).then(|| self.stored_key(chunk))
     }
 
     /// Returns a key to lock while a chunk is written back: its own one or, if it shares its
@@ -57,12 +57,6 @@ impl Array {
     pub fn write_back_key(&self, chunk: ChunkId) -> Key {
         self.own_key(chunk)
             .unwrap_or_else(|| self.key.join(&format!(".chunk-{}", chunk.0)))
-    }
-
-    /// Returns whether an object holds several chunks, which wait there for each other once they
-    /// are put.
-    pub(super) fn shares_objects(&self) -> bool {
-        self.chunks.in_shards().is_some()
     }
 
     /// Returns the number of the object that holds a chunk.

@@ -53,7 +53,7 @@ impl Array {
     /// Those of [`Array::readable`] and [`Array::encodable`].
     pub fn creatable(&self) -> Result<()> {
         self.readable()?;
-        if self.shares_objects() {
+        if self.chunks.share_objects() {
             Ok(())
         } else {
             self.encodable()
