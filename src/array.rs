@@ -3,10 +3,8 @@
 //! which key, or in which part of a value, a chunk is stored.
 
 use std::borrow::Cow;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
@@ -17,6 +15,7 @@ use zarrfs_format::pipeline::Pipeline;
 use zarrfs_format::shard::Shards;
 use zarrfs_store::{ExclusiveLock, Hint, Key, Store, StoreExt, SubtreeLocks};
 
+mod chunks;
 mod confirm;
 mod encoded_value;
 mod stored_keys;
@@ -25,21 +24,22 @@ pub mod hierarchy;
 mod load;
 mod part;
 mod pipelines;
-mod pending;
 mod ranges;
 mod sharded;
 mod write;
 
+use chunks::{Chunks, PlainChunks};
+pub use chunks::{EncodedChunk, Flush, Put};
 pub use confirm::Source;
 pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};
 pub use part::{BlockIndex, OpenedChunk};
-pub use pending::{PendingBytes, PendingChunks, are_too_many};
 use pipelines::Pipelines;
 pub use ranges::Ranges;
-use sharded::ShardCache;
-pub use sharded::{NeighborBytes, Neighbors, ShardUsage};
+use sharded::ShardedChunks;
+pub use sharded::{NeighborBytes, Neighbors, ShardUsage, are_too_many};
 pub use stored_keys::{ArrayEntry, Entries, LevelPermissions, is_chunk_like};
+pub use write::MAX_ATTEMPTS;
 
 /// Maximum decoded bytes of the remote chunks requested concurrently. They fill a link of several
 /// GB/s for one round trip and leave most of the cache to chunks that have arrived.
@@ -77,12 +77,7 @@ pub struct Array {
     metadata: Arc<ArrayMetadata>,
     grid: Grid,
     pipelines: Pipelines,
-    /// The shards that hold the chunks; `None` if each chunk is a value of its own.
-    shards: Option<Shards>,
-    shard_cache: Arc<ShardCache>,
-    /// Protects the pointer alone. After a resize, the old and the new `Array` share the pending
-    /// chunks.
-    pending: Mutex<Arc<PendingChunks>>,
+    chunks: Arc<dyn Chunks>,
     /// The locks of [`Array::lock_replacing`].
     replacing: Arc<SubtreeLocks>,
     /// The separator of chunk keys; unset while neither the metadata nor a stored chunk declares
@@ -133,7 +128,10 @@ impl Array {
         stats: Arc<Stats>,
     ) -> Result<Self> {
         let grid = metadata.grid(&metadata.shape)?;
-        let shards = Shards::new(&metadata)?;
+        let chunks: Arc<dyn Chunks> = match Shards::new(&metadata)? {
+            Some(shards) => ShardedChunks::new(shards),
+            None => Arc::new(PlainChunks),
+        };
         let pipelines = Pipelines::new(&metadata, grid.max_chunk_size());
         let declared = metadata
             .separator
@@ -147,9 +145,7 @@ impl Array {
             metadata: Arc::new(metadata),
             grid,
             pipelines,
-            shards,
-            shard_cache: ShardCache::new(),
-            pending: Mutex::default(),
+            chunks,
             replacing: Arc::default(),
             store,
             source: None,
@@ -209,7 +205,7 @@ impl Array {
 
     /// Returns whether chunks were written and are not yet stored.
     pub fn is_dirty(&self) -> bool {
-        self.freshness.is_dirty() || self.has_shards() && !self.pending().is_empty()
+        self.freshness.is_dirty() || self.has_pending()
     }
 
     /// Returns whether the array has to be looked up again before it is used.
@@ -259,6 +255,12 @@ impl Array {
     pub fn concurrency(&self, threads: usize) -> usize {
         let in_memory = MAX_IN_FLIGHT / self.grid.max_chunk_size().max(1);
         threads.max(self.store.concurrency().min(in_memory))
+    }
+
+    /// Returns the number of chunks to put concurrently, of at most `most` that wait for the store.
+    /// A chunk that is put to wait for its object does not wait for the store.
+    pub fn concurrent_puts(&self, most: usize) -> usize {
+        if self.chunks.share_objects() { 0 } else { most }
     }
 
     /// Returns the bytes of memory that decoding or encoding a chunk takes at most, both forms
@@ -404,13 +406,6 @@ impl Array {
             e
         }
     }
-}
-
-/// Waits for a random time, longer with each attempt, so that two writers of a value don't keep
-/// overtaking each other.
-pub(crate) fn back_off(attempt: u32) {
-    let random = RandomState::new().build_hasher().finish();
-    std::thread::sleep(Duration::from_micros(random % (1000 << attempt.min(8))));
 }
 
 #[cfg(test)]

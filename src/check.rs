@@ -242,7 +242,7 @@ impl Check<'_> {
     /// Examines shard number `object` after `done` chunks of the array. Returns the number of its
     /// chunks that are done.
     fn shard(&mut self, array: &Array, object: u64, done: u64) -> u64 {
-        let mut members = array.shard_members(object).peekable();
+        let mut members = array.object_members(object).peekable();
         let Some(&first) = members.peek() else {
             return 0;
         };

@@ -1,9 +1,10 @@
-//! Stored values that programs write encoded: a chunk or a shard of an array of v3 that they
-//! created with codecs of their own. A value is read like the one it is to replace, from a store of
-//! its own, before it replaces that one. This module decodes nothing and keeps no chunk; `fs`
-//! decides what is replaced when.
+//! Stored values that programs write encoded: objects of an array of v3 that they created with
+//! codecs of their own. A value is read like the one it is to replace, from a store of its own,
+//! before it replaces that one. This module decodes nothing and keeps no chunk; `fs` decides what
+//! is replaced when.
 
 use super::Array;
+use super::chunks::ObjectChunks;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -51,12 +52,8 @@ impl Store for SingleValueStore {}
 
 impl Array {
     /// Returns the chunks of the value that holds `chunk`.
-    pub fn chunks_beside(&self, chunk: ChunkId) -> impl Iterator<Item = ChunkId> + use<> {
-        let alone = if self.has_shards() { None } else { Some(chunk) };
-        let members = self
-            .shard_of(chunk)
-            .map(|object| self.shard_members(object));
-        alone.into_iter().chain(members.into_iter().flatten())
+    pub fn chunks_beside(&self, chunk: ChunkId) -> ObjectChunks {
+        self.object_members(self.object_of(chunk))
     }
 
     /// Returns the maximum size of a chunk in bytes, decoded or stored.
@@ -70,15 +67,15 @@ impl Array {
     }
 
     /// Returns whether bytes are a stored chunk, which decodes by the codecs of the array, rather
-    /// than a decoded one. Inner chunks of shards have no stored value, and codecs that check
-    /// nothing decode anything: `false`.
+    /// than a decoded one. A chunk that shares its object has no value of its own, and codecs that
+    /// check nothing decode anything: `false`.
     ///
     /// # Errors
     ///
     /// Fails if there is no memory, or if the array has no pipeline.
     pub fn is_stored_form(&self, chunk: ChunkId, bytes: &[u8]) -> Result<bool> {
         let pipeline = self.pipeline_of(chunk)?;
-        if self.has_shards() || !pipeline.is_recognizable() {
+        if self.own_key(chunk).is_none() || !pipeline.is_recognizable() {
             return Ok(false);
         }
         let mut decoded = Vec::new();
@@ -122,34 +119,28 @@ impl Array {
     /// ESTALE if another array took the place of this one; those of the store.
     pub fn replace_value(&self, chunk: ChunkId, file: Option<&File>) -> Result<bool> {
         let key = self.stored_key(chunk);
-        let pending = self.pending();
-        let _storing = self
-            .shard_of(chunk)
-            .map(|object| pending.lock_storing(object));
-        let _alone = self.lock_replacing(&key);
-        let _lock = self.store.lock(&key, Instant::now())?;
-        self.confirm(false)?;
-        if self.freshness.is_replaced() {
-            return Err(Error::stale()
-                .context("another program replaced the array")
-                .context(key));
-        }
-        let replaced = match file {
-            Some(file) => {
-                let pieces = [ValuePiece::File(file, 0..file.metadata()?.len())];
-                self.store
-                    .put_pieces(&key, &pieces, Replaces::Anything)
-                    .map(|version| version.is_some())
+        let mut replaced = Ok(false);
+        self.chunks.replace_object(self, chunk, &mut || {
+            let _alone = self.lock_replacing(&key);
+            let _lock = self.store.lock(&key, Instant::now())?;
+            self.confirm(false)?;
+            if self.freshness.is_replaced() {
+                return Err(Error::stale()
+                    .context("another program replaced the array")
+                    .context(&key));
             }
-            None => self.store.delete(&key),
-        };
-        // also after an error, since the store may hold the new value nevertheless
-        if let Some(shards) = &self.shards {
-            let _loading = self
-                .shard_cache
-                .lock_loading(self.outer_shard(shards, chunk));
-            self.forget_object(shards, chunk);
-        }
+            replaced = match file {
+                Some(file) => {
+                    let pieces = [ValuePiece::File(file, 0..file.metadata()?.len())];
+                    self.store
+                        .put_pieces(&key, &pieces, Replaces::Anything)
+                        .map(|version| version.is_some())
+                }
+                None => self.store.delete(&key),
+            };
+            // also after an error, since the store may hold the new value nevertheless
+            Ok(())
+        })?;
         self.freshness.record_store();
         self.freshness.begin_opening();
         self.freshness.record_write();

@@ -116,18 +116,7 @@ impl Array {
         } else {
             &mut scratch.stored
         };
-        let got = match &self.shards {
-            Some(shards) => self.get_in_shard(shards, chunk, limit, stored)?,
-            None => {
-                let key = self.stored_key(chunk);
-                let got = self.timed(&key, || {
-                    let got = self.store.get(&key, limit, stored);
-                    got.map_err(|e| self.explained_by_store(chunk, e))
-                })?;
-                self.stats.bytes_stored.add(stored.len() as u64);
-                got
-            }
-        };
+        let got = self.chunks.get(self, chunk, limit, stored)?;
         let Some(version) = got else { return Ok(None) };
         let stored = stored.len() as u64;
         self.record_stored(stored, &version);

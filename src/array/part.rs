@@ -465,7 +465,7 @@ impl Array {
     }
 
     /// Returns the name under which the seek points of a chunk are kept. It tells the chunk from
-    /// others of its shard, also if the grid or the codecs are others in a later mount.
+    /// others of its object, also if the grid or the codecs are others in a later mount.
     fn points_name(&self, chunk: ChunkId) -> String {
         let place = self.grid.indices(chunk);
         let shape = self.chunk_shape(chunk);
@@ -530,10 +530,7 @@ impl Array {
         range: Range<u64>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Stat>> {
-        let got = match &self.shards {
-            Some(shards) => self.read_in_shard(shards, chunk, range, out)?,
-            None => self.timed_range(&self.stored_key(chunk), range, out)?,
-        };
+        let got = self.chunks.get_range(self, chunk, range, out)?;
         if let Some(stat) = &got {
             self.record_stored(stat.size, &stat.version);
         }

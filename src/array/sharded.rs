@@ -1,22 +1,28 @@
-//! Reading chunks of shards. The index of a shard, and a shard that is encoded as a whole, are kept
-//! for the version of the object they came from. A range that turns out to belong to another
-//! version is not used: the object was replaced, and everything about it is read again.
+//! Chunks in shards, as [`Chunks`]. This file reads them. The index of a shard, and a shard that is
+//! encoded as a whole, are kept for the version of the object they came from. A range that turns
+//! out to belong to another version is not used: the object was replaced, and everything about it
+//! is read again.
 //!
-//! A chunk keeps its version when this mount replaces its object to store other chunks: see
+//! A chunk is written to its object in two steps: `hand_over` makes it pending, `put` stores the
+//! object. A chunk keeps its version when this mount replaces its object to store other chunks: see
 //! `versions`.
 
 mod hand_over;
 mod load_index;
 mod neighbors;
 mod new_shard;
+mod pending;
 mod put;
 mod survey;
 mod versions;
 
-use super::pending::PendingChunk;
+use super::chunks::{Chunks, EncodedChunk, Flush, ObjectChunks, Put};
 use super::{Array, Opening};
 use lru::LruCache;
 pub use neighbors::{NeighborBytes, Neighbors};
+pub use pending::are_too_many;
+use pending::{PendingBytes, PendingChunk, PendingChunks};
+use std::any::Any;
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::num::NonZeroUsize;
@@ -26,9 +32,9 @@ pub use survey::ShardUsage;
 use versions::KnownVersions;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Grant, Reclaim, lock};
-use zarrfs_format::grid::ChunkId;
+use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::shard::{Index, ShardId, Shards};
-use zarrfs_store::{Key, Stat, StoreExt, Version};
+use zarrfs_store::{Key, Replaces, Stat, StoreExt, Version};
 
 /// Maximum number of shards kept per array.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
@@ -39,8 +45,7 @@ const KEPT_MISSING: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Number of locks that serialize the loading of shards.
 const STRIPES: usize = 16;
 
-/// Maximum number of attempts to read a chunk, or to store an object, while other writers replace
-/// the object.
+/// Maximum number of attempts to read a chunk while other writers replace its object.
 const ATTEMPTS: usize = 64;
 
 /// What looks like a writer who replaces an object again and again. Requests alone cannot tell the
@@ -115,8 +120,12 @@ enum Lookup<T> {
     Replaced,
 }
 
-/// The most recently used shards of one array.
-pub(super) struct ShardCache {
+/// The chunks of one array in shards, with the most recently used shards.
+pub(super) struct ShardedChunks {
+    shards: Shards,
+    /// Protects the pointer alone. After a resize, the old and the new `Array` share the pending
+    /// chunks.
+    pending: Mutex<Arc<PendingChunks>>,
     /// Protects the shards, each with the latest opening in which the store confirmed its object.
     loaded: Mutex<LruCache<ShardId, (Opening, Arc<LoadedShard>)>>,
     /// Protects the objects that were missing, each with the opening in which the store reported
@@ -136,24 +145,26 @@ fn empty<K: Hash + Eq, V>(most: NonZeroUsize) -> LruCache<K, V> {
     map
 }
 
-impl ShardCache {
-    pub fn new() -> Arc<Self> {
-        let cache = Arc::new(ShardCache {
+impl ShardedChunks {
+    pub fn new(shards: Shards) -> Arc<Self> {
+        let new = Arc::new(ShardedChunks {
+            shards,
+            pending: Mutex::default(),
             loaded: Mutex::new(empty(KEPT)),
             missing: Mutex::new(empty(KEPT_MISSING)),
             loading: Default::default(),
             versions: Mutex::default(),
         });
-        memory::register(&cache);
-        cache
+        memory::register(&new);
+        new
     }
 
-    pub fn lock_loading(&self, id: ShardId) -> MutexGuard<'_, ()> {
+    fn lock_loading(&self, id: ShardId) -> MutexGuard<'_, ()> {
         lock(&self.loading[(id.number as usize ^ id.level) % STRIPES])
     }
 }
 
-impl Reclaim for ShardCache {
+impl Reclaim for ShardedChunks {
     fn reclaim(&self) {
         if let Ok(mut loaded) = self.loaded.try_lock() {
             loaded.clear();
@@ -163,7 +174,7 @@ impl Reclaim for ShardCache {
 
 /// The required recency of the confirmation of an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Recency {
+enum Recency {
     /// The store confirms it now.
     Now,
     /// The store confirmed it in the latest opening of the array.
@@ -173,166 +184,222 @@ pub(super) enum Recency {
     Any,
 }
 
-impl Array {
-    /// Returns the outermost shard that holds a chunk.
-    pub(super) fn outer_shard(&self, shards: &Shards, chunk: ChunkId) -> ShardId {
-        shards.shard(0, &self.grid.indices(chunk))
+impl Chunks for ShardedChunks {
+    fn objects<'a>(&'a self, _: &'a Array) -> &'a Grid {
+        self.shards.objects()
     }
 
-    /// Returns the stat of a chunk in a shard; `None` if the chunk is not stored. If the index is
-    /// damaged, every chunk of the shard gets the stat of the object, since an existing chunk must
-    /// not look missing.
-    pub(super) fn stat_in_shard(
+    fn object_of(&self, array: &Array, chunk: ChunkId) -> u64 {
+        self.outer_shard(array, chunk).number
+    }
+
+    fn members(&self, array: &Array, object: u64) -> ObjectChunks {
+        Box::new(self.shards.members(object, &array.grid))
+    }
+
+    fn stored_members(&self, array: &Arc<Array>, object: u64) -> ObjectChunks {
+        let array = array.clone();
+        let members = self.shards.members(object, &array.grid).enumerate();
+        let stored = members.filter(move |(i, chunk)| {
+            // ask the store for the object once
+            let recency = if *i == 0 {
+                Recency::Now
+            } else {
+                Recency::Opening
+            };
+            let chunks = array.in_shards();
+            chunks.is_some_and(|chunks| chunks.may_be_stored(&array, *chunk, recency))
+        });
+        Box::new(stored.map(|(_, chunk)| chunk))
+    }
+
+    fn get(
         &self,
-        shards: &Shards,
+        array: &Array,
         chunk: ChunkId,
-        recency: Recency,
-    ) -> Result<Option<Stat>> {
-        if let Some(pending) = self.rebased(shards, chunk, recency, None)? {
-            return Ok(self.stat_pending(chunk, &pending));
-        }
-        match self.locate(shards, chunk, recency, &mut Replacements::default()) {
-            Ok(found) => Ok(found.map(|found| self.stat_stored(shards, chunk, &found))),
-            Err(e) if e.kind() == Kind::Damaged => self.stat_object(chunk),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Returns the stat of a stored chunk: the stat of its object, with the size and the version of
-    /// the chunk.
-    fn stat_stored(&self, shards: &Shards, chunk: ChunkId, found: &StoredChunk) -> Stat {
-        let object = self.outer_shard(shards, chunk).number;
-        Stat {
-            size: found.bytes.len(),
-            version: lock(&self.shard_cache.versions).version(object, chunk, &found.object.version),
-            ..found.object.clone()
-        }
-    }
-
-    /// Returns the stat of a pending chunk; `None` if it was erased.
-    fn stat_pending(&self, chunk: ChunkId, pending: &PendingChunk) -> Option<Stat> {
-        let size = pending.bytes.as_ref()?.size();
-        let stat = Stat::value(size, pending.modified, pending.version.clone());
-        // a remote store has no permissions
-        let object = if self.is_remote() {
-            None
-        } else {
-            self.stat_object(chunk).ok().flatten()
+        limit: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Version>> {
+        let Some(stat) = self.get_range(array, chunk, 0..limit, out)? else {
+            return Ok(None);
         };
-        Some(stat.restricted(object.and_then(|object| object.permissions)))
+        if stat.size > limit {
+            let why = format!(
+                "chunk of {} bytes, more than the {limit} it may have",
+                stat.size
+            );
+            return Err(Error::damaged(why).context(array.stored_key(chunk)));
+        }
+        Ok(Some(stat.version))
     }
 
-    /// Calls `each` with the stat of each chunk, in order, until it returns false.
-    pub(super) fn stat_in_shards(
+    fn get_range(
         &self,
-        shards: &Shards,
+        array: &Array,
+        chunk: ChunkId,
+        range: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
+        if let Some(pending) = self.rebased(array, chunk, Recency::Opening, None)? {
+            let Some(bytes) = &pending.bytes else {
+                return Ok(None);
+            };
+            bytes
+                .read(range, out)
+                .map_err(|e| e.context(array.stored_key(chunk)))?;
+            return Ok(stat_pending(array, chunk, &pending));
+        }
+        self.read_stored(array, chunk, range, out, &mut Replacements::default())
+    }
+
+    fn stat(&self, array: &Array, chunk: ChunkId) -> Result<Option<Stat>> {
+        self.stat_as_of(array, chunk, Recency::Now)
+    }
+
+    fn stat_many(
+        &self,
+        array: &Array,
         chunks: &mut dyn Iterator<Item = ChunkId>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
         // ask the store once for each object
         let mut asked = HashSet::new();
         for chunk in chunks {
-            let recency = if asked.insert(self.outer_shard(shards, chunk)) {
+            let recency = if asked.insert(self.outer_shard(array, chunk)) {
                 Recency::Now
             } else {
                 Recency::Opening
             };
-            if !each(self.stat_in_shard(shards, chunk, recency)) {
+            if !each(self.stat_as_of(array, chunk, recency)) {
                 return;
             }
         }
     }
 
-    /// Returns the offset of a chunk in the object of its shard, in bytes; `None` if it is not
-    /// stored there, waits to be stored, or lies in a shard that is encoded as a whole.
-    pub fn offset_in_object(&self, chunk: ChunkId) -> Result<Option<u64>> {
-        let Some(shards) = self
-            .shards
-            .as_ref()
-            .filter(|_| self.pending_chunk(chunk).is_none())
-        else {
-            return Ok(None);
+    fn check_storable(&self, array: &Array) -> Result<()> {
+        self.check_shards_storable(array)
+    }
+
+    fn put_if(&self, array: &Array, chunk: ChunkId, new: EncodedChunk) -> Result<Put> {
+        let base = match new.replaces {
+            Replaces::Version(version) => Some(version.clone()),
+            Replaces::Anything | Replaces::Nothing => None,
         };
-        let found = self.locate(
-            shards,
-            chunk,
-            Recency::Opening,
-            &mut Replacements::default(),
-        )?;
-        Ok(found.and_then(|found| match found.bytes {
-            ShardBytes::Stored(range) => Some(range.start),
-            ShardBytes::Decoded(..) => None,
-        }))
+        let put = PendingBytes::hold(new.bytes, new.spill)
+            .map_err(|e| e.context(array.stored_key(chunk)))
+            .and_then(|held| self.hand_over(array, chunk, Some(held), new.written, base));
+        match put {
+            Ok(version) => Ok(version.map_or(Put::Replaced, Put::Stored)),
+            Err(e) if [libc::ENOMEM, libc::ENOSPC].contains(&e.errno()) => Ok(Put::Full(e)),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn erase(&self, array: &Array, chunk: ChunkId) -> Result<bool> {
+        let was_stored = self.stat(array, chunk)?.is_some();
+        if was_stored {
+            self.hand_over(array, chunk, None, None, None)?;
+        }
+        Ok(was_stored)
+    }
+
+    fn replace_object(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        replace: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let id = self.outer_shard(array, chunk);
+        let pending = self.pending();
+        let _storing = pending.lock_storing(id.number);
+        replace()?;
+        let _loading = self.lock_loading(id);
+        self.forget_object(array, chunk);
+        Ok(())
+    }
+
+    fn flush(&self, array: &Array, object: u64, how: Flush) -> Result<()> {
+        self.store_object(array, object, how)
+    }
+
+    fn share_objects(&self) -> bool {
+        true
+    }
+}
+
+impl ShardedChunks {
+    /// Returns the outermost shard that holds a chunk.
+    fn outer_shard(&self, array: &Array, chunk: ChunkId) -> ShardId {
+        self.shards.shard(0, &array.grid.indices(chunk))
+    }
+
+    /// Returns the stat of a chunk in a shard; `None` if the chunk is not stored. If the index is
+    /// damaged, every chunk of the shard gets the stat of the object, since an existing chunk must
+    /// not look missing.
+    fn stat_as_of(&self, array: &Array, chunk: ChunkId, recency: Recency) -> Result<Option<Stat>> {
+        if let Some(pending) = self.rebased(array, chunk, recency, None)? {
+            return Ok(stat_pending(array, chunk, &pending));
+        }
+        match self.locate(array, chunk, recency, &mut Replacements::default()) {
+            Ok(found) => Ok(found.map(|found| self.stat_stored(array, chunk, &found))),
+            Err(e) if e.kind() == Kind::Damaged => array.stat_object(chunk),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Returns the stat of a stored chunk: the stat of its object, with the size and the version of
+    /// the chunk.
+    fn stat_stored(&self, array: &Array, chunk: ChunkId, found: &StoredChunk) -> Stat {
+        let object = self.outer_shard(array, chunk).number;
+        Stat {
+            size: found.bytes.len(),
+            version: lock(&self.versions).version(object, chunk, &found.object.version),
+            ..found.object.clone()
+        }
     }
 
     /// Returns whether a chunk is stored, or may be because its shard is damaged.
-    pub(super) fn may_be_stored(&self, shards: &Shards, chunk: ChunkId, recency: Recency) -> bool {
-        match self.pending_chunk(chunk) {
+    fn may_be_stored(&self, array: &Array, chunk: ChunkId, recency: Recency) -> bool {
+        match self.pending_chunk(array, chunk) {
             Some(pending) => pending.bytes.is_some(),
             None => !matches!(
-                self.locate(shards, chunk, recency, &mut Replacements::default()),
+                self.locate(array, chunk, recency, &mut Replacements::default()),
                 Ok(None)
             ),
         }
     }
 
     /// Forgets the outdated state of an object, so that the next lookup asks the store.
-    pub(super) fn forget_object(&self, shards: &Shards, chunk: ChunkId) {
-        let id = self.outer_shard(shards, chunk);
-        lock(&self.shard_cache.loaded).pop(&id);
-        lock(&self.shard_cache.missing).pop(&id.number);
-        self.store.forget(&self.stored_key(chunk));
+    fn forget_object(&self, array: &Array, chunk: ChunkId) {
+        let id = self.outer_shard(array, chunk);
+        lock(&self.loaded).pop(&id);
+        lock(&self.missing).pop(&id.number);
+        array.store.forget(&array.stored_key(chunk));
     }
 
-    fn stat_object(&self, chunk: ChunkId) -> Result<Option<Stat>> {
-        let key = self.stored_key(chunk);
-        self.store.stat(&key).map_err(|e| e.context(&key))
-    }
-
-    /// Reads the bytes `range` of a chunk, pending or stored, or fewer if the chunk ends earlier.
-    /// The stat has the size and the version of the chunk.
-    pub(super) fn read_in_shard(
-        &self,
-        shards: &Shards,
-        chunk: ChunkId,
-        range: Range<u64>,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Stat>> {
-        if let Some(pending) = self.rebased(shards, chunk, Recency::Opening, None)? {
-            let Some(bytes) = &pending.bytes else {
-                return Ok(None);
-            };
-            bytes
-                .read(range, out)
-                .map_err(|e| e.context(self.stored_key(chunk)))?;
-            return Ok(self.stat_pending(chunk, &pending));
-        }
-        self.read_stored(shards, chunk, range, out, &mut Replacements::default())
-    }
-
-    /// Reads a chunk from the store as [`Array::read_in_shard`] does, even if a newer one is
+    /// Reads a chunk from the store as [`Chunks::get_range`] does, even if a newer one is
     /// pending.
     fn read_stored(
         &self,
-        shards: &Shards,
+        array: &Array,
         chunk: ChunkId,
         range: Range<u64>,
         out: &mut Vec<u8>,
         replaced: &mut Replacements,
     ) -> Result<Option<Stat>> {
         // reading the bytes shows whether the index is current
-        let mut recency = if self.is_remote() {
+        let mut recency = if array.is_remote() {
             Recency::Any
         } else {
             Recency::Opening
         };
         let mut may_take_object = true;
         loop {
-            let opening = self.freshness.opening();
-            let found = match self.locate(shards, chunk, recency, replaced) {
+            let opening = array.freshness.opening();
+            let found = match self.locate(array, chunk, recency, replaced) {
                 Ok(Some(found)) if may_take_object && found.is_read_whole() => {
                     may_take_object = false;
-                    self.load_object(shards, chunk, &found.object)?;
+                    self.load_object(array, chunk, &found.object)?;
                     continue;
                 }
                 Ok(Some(found)) if recency != Recency::Any || found.bytes.is_stored() => found,
@@ -344,46 +411,26 @@ impl Array {
                 }
                 found => return found.map(|_| None),
             };
-            let stat = self.stat_stored(shards, chunk, &found);
+            let stat = self.stat_stored(array, chunk, &found);
             let end = range.end.min(stat.size);
             let part = range.start.min(end)..end;
-            if self.read_shard_bytes(chunk, &found.object, &found.bytes, part, out)? {
+            if self.read_shard_bytes(array, chunk, &found.object, &found.bytes, part, out)? {
                 if recency == Recency::Any {
-                    self.confirm_shard(self.outer_shard(shards, chunk), &found.object, opening);
+                    self.confirm_shard(self.outer_shard(array, chunk), &found.object, opening);
                 }
                 return Ok(Some(stat));
             }
-            replaced.count(self.stored_key(chunk))?;
-            self.forget_object(shards, chunk);
+            replaced.count(array.stored_key(chunk))?;
+            self.forget_object(array, chunk);
             recency = Recency::Now;
         }
-    }
-
-    /// Reads a whole stored chunk of at most `limit` bytes.
-    pub(super) fn get_in_shard(
-        &self,
-        shards: &Shards,
-        chunk: ChunkId,
-        limit: u64,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Version>> {
-        let Some(stat) = self.read_in_shard(shards, chunk, 0..limit, out)? else {
-            return Ok(None);
-        };
-        if stat.size > limit {
-            let why = format!(
-                "chunk of {} bytes, more than the {limit} it may have",
-                stat.size
-            );
-            return Err(Error::damaged(why).context(self.stored_key(chunk)));
-        }
-        Ok(Some(stat.version))
     }
 
     /// Reads a part of the bytes of a shard or chunk; returns false if the object was replaced
     /// since its stat.
     fn read_shard_bytes(
         &self,
+        array: &Array,
         chunk: ChunkId,
         object: &Stat,
         bytes: &ShardBytes,
@@ -393,7 +440,7 @@ impl Array {
         match bytes {
             ShardBytes::Stored(place) => {
                 let within = place.start + part.start..place.start + part.end;
-                let got = self.timed_range(&self.stored_key(chunk), within, out)?;
+                let got = array.timed_range(&array.stored_key(chunk), within, out)?;
                 Ok(got.is_some_and(|now| {
                     now.version.may_equal(&object.version)
                         && out.len() as u64 == part.end - part.start
@@ -417,18 +464,18 @@ impl Array {
     /// [`Replacements::count`].
     fn locate(
         &self,
-        shards: &Shards,
+        array: &Array,
         chunk: ChunkId,
         mut recency: Recency,
         replaced: &mut Replacements,
     ) -> Result<Option<StoredChunk>> {
         loop {
-            match self.try_locate(shards, chunk, recency)? {
+            match self.try_locate(array, chunk, recency)? {
                 Lookup::Found(found) => return Ok(Some(found)),
                 Lookup::Absent => return Ok(None),
                 Lookup::Replaced => {
-                    replaced.count(self.stored_key(chunk))?;
-                    self.forget_object(shards, chunk);
+                    replaced.count(array.stored_key(chunk))?;
+                    self.forget_object(array, chunk);
                     recency = Recency::Now;
                 }
             }
@@ -438,29 +485,66 @@ impl Array {
     /// Makes one attempt to find a chunk, from its object down to the innermost shard.
     fn try_locate(
         &self,
-        shards: &Shards,
+        array: &Array,
         chunk: ChunkId,
         recency: Recency,
     ) -> Result<Lookup<StoredChunk>> {
-        let indices = self.grid.indices(chunk);
+        let indices = array.grid.indices(chunk);
         let mut place: Option<StoredChunk> = None;
-        for level in 0..shards.levels() {
-            let shard = match self.load_shard(shards, chunk, level, place.take(), recency)? {
+        for level in 0..self.shards.levels() {
+            let shard = match self.load_shard(array, chunk, level, place.take(), recency)? {
                 Lookup::Found(shard) => shard,
                 Lookup::Absent => return Ok(Lookup::Absent),
                 Lookup::Replaced => return Ok(Lookup::Replaced),
             };
             let entry = match &shard.index {
-                Ok(index) => index.get(shards.slot(level, &indices)),
+                Ok(index) => index.get(self.shards.slot(level, &indices)),
                 Err(e) => Err(e.clone()),
             };
-            match entry.map_err(|e| e.context(self.stored_key(chunk)))? {
+            match entry.map_err(|e| e.context(array.stored_key(chunk)))? {
                 Some(entry) => place = Some(shard.part(entry)),
                 None => return Ok(Lookup::Absent),
             }
         }
         Ok(place.map_or(Lookup::Absent, Lookup::Found))
     }
+}
+
+impl Array {
+    /// Returns the offset of a chunk in the object that it shares with others, in bytes; `None` if
+    /// it is not stored there, waits to be stored, or lies in a shard that is encoded as a whole.
+    pub fn offset_in_object(&self, chunk: ChunkId) -> Result<Option<u64>> {
+        let Some(chunks) = self
+            .in_shards()
+            .filter(|chunks| chunks.pending_chunk(self, chunk).is_none())
+        else {
+            return Ok(None);
+        };
+        let found = chunks.locate(self, chunk, Recency::Opening, &mut Replacements::default())?;
+        Ok(found.and_then(|found| match found.bytes {
+            ShardBytes::Stored(range) => Some(range.start),
+            ShardBytes::Decoded(..) => None,
+        }))
+    }
+
+    /// Returns what is known of shards alone; `None` if each chunk is a value of its own.
+    fn in_shards(&self) -> Option<&ShardedChunks> {
+        let chunks: &dyn Any = &*self.chunks;
+        chunks.downcast_ref()
+    }
+}
+
+/// Returns the stat of a pending chunk; `None` if it was erased.
+fn stat_pending(array: &Array, chunk: ChunkId, pending: &PendingChunk) -> Option<Stat> {
+    let size = pending.bytes.as_ref()?.size();
+    let stat = Stat::value(size, pending.modified, pending.version.clone());
+    // a remote store has no permissions
+    let object = if array.is_remote() {
+        None
+    } else {
+        array.stat_object(chunk).ok().flatten()
+    };
+    Some(stat.restricted(object.and_then(|object| object.permissions)))
 }
 
 impl StoredChunk {

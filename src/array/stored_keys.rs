@@ -3,7 +3,7 @@
 //! asks for keys, statistics and listings of chunks, and never builds a key.
 
 use super::Array;
-use super::sharded::Recency;
+use super::chunks::ObjectChunks;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,15 +36,39 @@ pub struct LevelPermissions(Option<(Key, Option<Permissions>)>);
 
 impl Array {
     /// Returns the key of the *object* that holds a chunk, or would hold it: a value that the store
-    /// replaces as a whole, so that versions, locks and write-backs belong to it. Without shards an
-    /// object holds one chunk.
+    /// replaces as a whole, so that versions, locks and write-backs belong to it. It may hold one
+    /// chunk or several.
     pub fn stored_key(&self, chunk: ChunkId) -> Key {
-        let encoding = self.key_encoding();
-        let name = match &self.shards {
-            None => self.grid.stored_key(chunk, encoding),
-            Some(shards) => shards.key(&self.grid.indices(chunk), encoding),
-        };
-        self.key.join(&name)
+        self.object_key(self.object_of(chunk))
+    }
+
+    /// Returns the key of an object.
+    pub fn object_key(&self, object: u64) -> Key {
+        let objects = self.object_grid();
+        self.key
+            .join(&objects.stored_key(ChunkId(object), self.key_encoding()))
+    }
+
+    /// Returns the key of the value that holds a chunk and no other one, if there is such a value.
+    pub fn own_key(&self, chunk: ChunkId) -> Option<Key> {
+        (!self.chunks.share_objects()).then(|| self.stored_key(chunk))
+    }
+
+    /// Returns a key to lock while a chunk is written back: its own one or, if it shares its
+    /// object, a key under which nothing is stored.
+    pub fn write_back_key(&self, chunk: ChunkId) -> Key {
+        self.own_key(chunk)
+            .unwrap_or_else(|| self.key.join(&format!(".chunk-{}", chunk.0)))
+    }
+
+    /// Returns the number of the object that holds a chunk.
+    pub fn object_of(&self, chunk: ChunkId) -> u64 {
+        self.chunks.object_of(self, chunk)
+    }
+
+    /// Returns the chunks of the array that an object holds or may hold, in C order.
+    pub fn object_members(&self, object: u64) -> ObjectChunks {
+        self.chunks.members(self, object)
     }
 
     /// Returns the path of the chunk's file in the mounted tree, which does not depend on where the
@@ -53,18 +77,12 @@ impl Array {
         self.key.join(&self.grid.chunk_key(chunk, Separator::Dot))
     }
 
-    /// Returns the chunk that is stored at `path` below the array's prefix, or the first chunk of a
-    /// shard there.
+    /// Returns the chunk that is stored at `path` below the array's prefix, or the first one of an
+    /// object there.
     pub fn chunk_stored_at(&self, path: &str) -> Option<ChunkId> {
-        match &self.shards {
-            None => self.grid.parse_stored_key(path, self.key_encoding()),
-            Some(shards) => {
-                let object = shards
-                    .objects()
-                    .parse_stored_key(path, self.key_encoding())?;
-                shards.members(object.0, &self.grid).next()
-            }
-        }
+        let objects = self.object_grid();
+        let object = objects.parse_stored_key(path, self.key_encoding())?;
+        self.object_members(object.0).next()
     }
 
     /// Returns whether `key` is a directory that holds chunks below the array's prefix, or may come
@@ -100,12 +118,9 @@ impl Array {
         }
     }
 
-    /// Returns the grid of the objects that hold the chunks: of outermost shards, or of the chunks
-    /// themselves.
+    /// Returns the grid of the objects that hold the chunks.
     pub fn object_grid(&self) -> &Grid {
-        self.shards
-            .as_ref()
-            .map_or(&self.grid, |shards| shards.objects())
+        self.chunks.objects(self)
     }
 
     /// Returns the encoding of chunk keys in the store.
@@ -122,9 +137,11 @@ impl Array {
     ///
     /// The error of the store, with the chunk's key.
     pub fn stat_chunk(&self, chunk: ChunkId) -> Result<Option<Stat>> {
-        if let Some(shards) = &self.shards {
-            return self.stat_in_shard(shards, chunk, Recency::Now);
-        }
+        self.chunks.stat(self, chunk)
+    }
+
+    /// Returns the stat of the object that holds a chunk.
+    pub(super) fn stat_object(&self, chunk: ChunkId) -> Result<Option<Stat>> {
         let key = self.stored_key(chunk);
         self.store.stat(&key).map_err(|e| e.context(&key))
     }
@@ -136,10 +153,7 @@ impl Array {
         chunks: &mut dyn Iterator<Item = ChunkId>,
         each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
     ) {
-        if let Some(shards) = &self.shards {
-            return self.stat_in_shards(shards, chunks, each);
-        }
-        self.stat_objects(chunks, each);
+        self.chunks.stat_many(self, chunks, each);
     }
 
     /// Returns `stat`, the state of a chunk, with no more permissions than the directories between
@@ -162,8 +176,8 @@ impl Array {
     }
 
     /// Waits for the lock of a chunk. Other writers take it before they read, change and store the
-    /// chunk. Returns immediately if the store has no locks, and for a chunk of a shard, whose
-    /// object is locked while it is stored.
+    /// chunk. Returns immediately if the store has no locks, and for a chunk that shares its
+    /// object: the object is locked while it is stored.
     pub fn lock_chunk(&self, chunk: ChunkId) -> Result<KeyLock> {
         self.lock_chunk_since(chunk, Instant::now())
     }
@@ -172,25 +186,17 @@ impl Array {
     /// for other callers doesn't wait as long again.
     pub fn lock_chunk_since(&self, chunk: ChunkId, since: Instant) -> Result<KeyLock> {
         self.settle_separator()?;
-        if self.has_shards() {
-            return Ok(KeyLock::default());
+        match self.own_key(chunk) {
+            Some(key) => self.store.lock(&key, since),
+            None => Ok(KeyLock::default()),
         }
-        self.store.lock(&self.stored_key(chunk), since)
     }
 
     /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
     ///
-    /// A chunk of a shard is handed over as erased; [`Array::store_objects`] stores the change.
+    /// [`Array::store_objects`] stores the change of an object that holds several.
     pub fn erase(&self, chunk: ChunkId) -> Result<bool> {
-        if self.has_shards() {
-            let was_stored = self.stat_chunk(chunk)?.is_some();
-            if was_stored {
-                self.hand_over(chunk, None, None, None)?;
-            }
-            return Ok(was_stored);
-        }
-        let key = self.stored_key(chunk);
-        self.store.delete(&key).map_err(|e| e.context(&key))
+        self.chunks.erase(self, chunk)
     }
 
     /// Returns whether [`Array::entries`] lists every stored chunk.
@@ -201,11 +207,6 @@ impl Array {
     /// Returns the stored chunks and the other values below the array's prefix, streamed in the
     /// order of the store.
     pub fn entries(self: &Arc<Self>) -> Result<Entries> {
-        let pending = if self.has_shards() {
-            self.pending().objects().into_iter().collect()
-        } else {
-            BTreeSet::new()
-        };
         let level = self
             .store
             .list(&self.key)
@@ -216,12 +217,12 @@ impl Array {
             levels,
             lists_members: true,
             members: None,
-            pending,
+            pending: self.pending_objects().into_iter().collect(),
         })
     }
 
-    /// Returns entries like [`Array::entries`], but only the first chunk of each stored shard, and
-    /// reads no indexes.
+    /// Returns entries like [`Array::entries`], but only the first chunk of each stored object,
+    /// and reads no object.
     pub fn stored_objects(self: &Arc<Self>) -> Result<Entries> {
         Ok(Entries {
             lists_members: false,
@@ -337,10 +338,10 @@ pub struct Entries {
     array: Arc<Array>,
     /// Listings, outermost first, each with its path below the array's prefix.
     levels: Vec<(Listing, String)>,
-    /// Whether the chunks of a shard are listed, or only its first.
+    /// Whether the chunks of an object are listed, or only its first.
     lists_members: bool,
-    /// The chunks of the shard that was listed last, each with its position in the shard.
-    members: Option<Box<dyn Iterator<Item = (usize, ChunkId)> + Send>>,
+    /// The stored chunks of the object that was listed last.
+    members: Option<ObjectChunks>,
     /// Objects with pending chunks that were not listed yet.
     pending: BTreeSet<u64>,
 }
@@ -350,9 +351,10 @@ impl Iterator for Entries {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(chunk) = self.next_member() {
+            if let Some(chunk) = self.members.as_mut().and_then(Iterator::next) {
                 return Some(Ok(ArrayEntry::Chunk(chunk)));
             }
+            self.members = None;
             let Some((level, path)) = self.levels.last_mut() else {
                 self.list_members(self.pending.first().copied()?);
                 continue;
@@ -386,35 +388,11 @@ impl Iterator for Entries {
 }
 
 impl Entries {
-    /// Returns the next chunk that is, or may be, stored in the shard that was listed last.
-    fn next_member(&mut self) -> Option<ChunkId> {
-        let array = &self.array;
-        let members = self.members.as_mut()?;
-        let shards = array.shards.as_ref()?;
-        let next = members.find(|(i, chunk)| {
-            // ask the store for the object once
-            let recency = if *i == 0 {
-                Recency::Now
-            } else {
-                Recency::Opening
-            };
-            array.may_be_stored(shards, *chunk, recency)
-        });
-        if next.is_none() {
-            self.members = None;
-        }
-        next.map(|(_, chunk)| chunk)
-    }
-
     /// Lists the chunks of an object next.
     fn list_members(&mut self, object: u64) {
         self.pending.remove(&object);
-        let members = self
-            .array
-            .shards
-            .as_ref()
-            .map(|shards| shards.members(object, &self.array.grid).enumerate());
-        self.members = members.map(|members| Box::new(members) as _);
+        let chunks = &self.array.chunks;
+        self.members = Some(chunks.stored_members(&self.array, object));
     }
 
     /// Classifies the entry at the path `name`. For a directory of chunks, opens its listing and
@@ -441,17 +419,15 @@ impl Entries {
             }
             return None;
         }
-        if self.lists_members
-            && let Some(shards) = &array.shards
-            && let Some(object) = shards
-                .objects()
-                .parse_stored_key(&name, array.key_encoding())
-        {
-            self.list_members(object.0);
-            return None;
-        }
-        if let Some(chunk) = array.chunk_stored_at(&name) {
-            return Some(ArrayEntry::Chunk(chunk));
+        let objects = array.object_grid();
+        if let Some(object) = objects.parse_stored_key(&name, array.key_encoding()) {
+            if self.lists_members {
+                self.list_members(object.0);
+                return None;
+            }
+            if let Some(first) = array.object_members(object.0).next() {
+                return Some(ArrayEntry::Chunk(first));
+            }
         }
         (is_top && kind == EntryKind::Value && !is_chunk_like(&name))
             .then_some(ArrayEntry::Value(name))

@@ -1,15 +1,16 @@
-//! Storing a chunk: encoding it whole, and replacing the stored value or, in shards, handing it
-//! over to its object. `cache` decides when.
+//! Storing a chunk: encoding it whole, and putting it. `cache` decides when.
 
-use super::{Array, PendingBytes, Ranges, Scratch};
-use std::sync::Arc;
-use std::time::Instant;
+use super::{Array, EncodedChunk, Put, Scratch};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
-use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::pipeline::Pipeline;
-use zarrfs_store::{Replaces, StoreExt, Version};
+use zarrfs_store::{Replaces, Version};
+
+/// Maximum number of attempts to replace a chunk or an object while other writers replace it.
+pub const MAX_ATTEMPTS: u32 = 64;
 
 impl Array {
     /// Checks that chunks can be stored.
@@ -36,13 +37,27 @@ impl Array {
         let pipeline = self.pipeline()?;
         // a write that is accepted must not fail to be encoded later
         memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
-        if let Some(shards) = &self.shards {
-            self.check_shards_storable(shards)
-                .map_err(|e| e.context(&self.key))?;
-        }
+        self.chunks
+            .check_storable(self)
+            .map_err(|e| e.context(&self.key))?;
         self.encodable
             .get_or_init(|| self.try_encode(pipeline))
             .clone()
+    }
+
+    /// Checks that a document may define the array: its chunks can be read and stored. Objects of
+    /// several chunks may need a program with more memory to be stored.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Array::readable`] and [`Array::encodable`].
+    pub fn creatable(&self) -> Result<()> {
+        self.readable()?;
+        if self.chunks.share_objects() {
+            Ok(())
+        } else {
+            self.encodable()
+        }
     }
 
     /// Encodes zeros to find out whether the codecs can encode.
@@ -68,50 +83,61 @@ impl Array {
             .is_ok_and(|pipeline| !pipeline.is_lossless())
     }
 
-    /// Encodes the bytes of a chunk, C layout, and stores them unconditionally. A chunk of a shard
-    /// is handed over: [`Array::store_objects`] stores it.
+    /// Encodes the bytes of a chunk, C layout, and stores them unconditionally. A chunk that waits
+    /// for its object is stored by [`Array::store_objects`].
     ///
     /// # Errors
     ///
     /// Fails if a codec or the store fails. The error names the key.
     pub fn store(&self, chunk: ChunkId, bytes: &[u8], scratch: &mut Scratch) -> Result<Version> {
         let encoded = self.encode_chunk(chunk, bytes, scratch)?;
-        let put = self.store_if(chunk, encoded, None, Replaces::Anything, None)?;
-        put.ok_or_else(|| Error::system(libc::EIO).context(self.stored_key(chunk)))
+        let new = EncodedChunk {
+            bytes: encoded,
+            written: None,
+            replaces: Replaces::Anything,
+            spill: None,
+        };
+        match self.store_if(chunk, new)? {
+            Put::Stored(version) => Ok(version),
+            Put::Full(e) => Err(e),
+            Put::Replaced => Err(Error::system(libc::EIO).context(self.stored_key(chunk))),
+        }
     }
 
-    /// Stores an encoded chunk like [`Array::store`] if the stored value satisfies `replaces`;
-    /// otherwise returns `None`. `written` are the decoded bytes that may differ from the replaced
-    /// chunk; `None` stands for all. Chunks that are handed over are held in memory or in `spill`.
-    pub fn store_if(
-        &self,
-        chunk: ChunkId,
-        encoded: &[u8],
-        written: Option<&Ranges>,
-        replaces: Replaces,
-        spill: Option<&Arc<SpillFile>>,
-    ) -> Result<Option<Version>> {
+    /// Stores an encoded chunk like [`Array::store`] if the stored value may be replaced.
+    pub fn store_if(&self, chunk: ChunkId, new: EncodedChunk) -> Result<Put> {
         self.settle_separator()?;
-        if self.has_shards() {
-            let base = if let Replaces::Version(version) = replaces {
-                Some(version.clone())
-            } else {
-                None
-            };
-            let held = PendingBytes::hold(encoded, spill)
-                .map_err(|e| e.context(self.stored_key(chunk)))?;
-            let version = self.hand_over(chunk, Some(held), written, base)?;
-            self.stats.stores.add(u64::from(version.is_some()));
-            return Ok(version);
-        }
-        let key = self.stored_key(chunk);
-        let put = self.timed(&key, || self.store.put_if(&key, encoded, replaces))?;
-        if put.is_some() {
+        let put = self.chunks.put_if(self, chunk, new)?;
+        if let Put::Stored(_) = &put {
             self.stats.stores.add(1);
-            self.stats.object_stores.add(1);
-            self.stats.bytes_written.add(encoded.len() as u64);
         }
         Ok(put)
+    }
+
+    /// Calls `attempt`, which replaces the object of a chunk, until it returns true. It returns
+    /// false if another writer has replaced the object meanwhile. Waits between two attempts for a
+    /// random time, longer with each, so that two writers don't keep overtaking each other.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN after [`MAX_ATTEMPTS`]; `unless` says when there is no other writer.
+    pub fn replace_repeatedly(
+        &self,
+        chunk: ChunkId,
+        unless: &str,
+        mut attempt: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        for n in 0..MAX_ATTEMPTS {
+            if attempt()? {
+                return Ok(());
+            }
+            let random = RandomState::new().build_hasher().finish();
+            std::thread::sleep(Duration::from_micros(random % (1000 << n.min(8))));
+        }
+        let why = format!("another writer replaces it again and again{unless}");
+        Err(Error::system(libc::EAGAIN)
+            .context(why)
+            .context(self.stored_key(chunk)))
     }
 
     /// Returns the encoded form of a chunk, C layout.

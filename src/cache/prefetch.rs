@@ -31,8 +31,8 @@ const MIN_AHEAD: u64 = 16 << 20;
 /// the chunks.
 const JOB: u64 = 1 << 20;
 
-/// Decoded bytes that one job loads from a remote shard, and the number of such jobs at a time. A
-/// request of megabytes uses a link well, and a small shard takes one request.
+/// Decoded bytes that one job loads from a remote object of several chunks, and the number of such
+/// jobs at a time. A request of megabytes uses a link well, and a small object takes one request.
 const NEIGHBORS_JOB: u64 = 16 << 20;
 const NEIGHBORS_JOBS: u64 = 4;
 
@@ -347,7 +347,7 @@ impl Prefetcher {
         let mut objects: Vec<Vec<ChunkId>> = Vec::new();
         let mut places = HashMap::new();
         for chunk in chunks.map(ChunkId) {
-            let place = *places.entry(array.shard_of(chunk)).or_insert_with(|| {
+            let place = *places.entry(array.object_of(chunk)).or_insert_with(|| {
                 objects.push(Vec::new());
                 objects.len() - 1
             });

@@ -505,7 +505,7 @@ fn changes_of_another_writer_are_kept() {
     // too many attempts: the flush reports it, and the chunk stays dirty
     store
         .first
-        .store(write_back::MAX_ATTEMPTS as usize, Ordering::SeqCst);
+        .store(crate::array::MAX_ATTEMPTS as usize, Ordering::SeqCst);
     cache.write(&array, ChunkId(1), 5, b"more").unwrap();
     assert_eq!(cache.flush_all().unwrap_err().errno(), libc::EAGAIN);
     cache.flush_all().unwrap();

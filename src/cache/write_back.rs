@@ -21,7 +21,7 @@ pub(super) use space::{DIRTY_COST, ENCODERS, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
-use crate::array::{Array, Opening, Ranges, VersionTag, back_off};
+use crate::array::{Array, EncodedChunk, Opening, Put, Ranges, VersionTag};
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -30,10 +30,6 @@ use zarrfs_base::memory::{self, lock};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::{Replaces, Version};
-
-/// Maximum number of attempts of a write-back, which starts over if another writer has replaced the
-/// chunk.
-pub(super) const MAX_ATTEMPTS: u32 = 64;
 
 /// An offset in a chunk, and the bytes to write there.
 pub type Part<'a> = (usize, &'a [u8]);
@@ -232,7 +228,7 @@ impl Cache {
     /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all, unless it
     ///    is uninitialized and stays so: see [`Creates`]. Writers
     ///    continue in a copy. A server puts it only while it holds the version of step 2; otherwise
-    ///    the write-back starts over. A chunk of a shard is handed over instead.
+    ///    the write-back starts over. A chunk that shares its object is handed over instead.
     /// 4. If nothing was written meanwhile, the chunk leaves the map; otherwise the rest waits for
     ///    the next write-back. Bytes that could not be stored are dirty again.
     ///
@@ -254,13 +250,11 @@ impl Cache {
         keep: bool,
         lost: &mut dyn FnMut(Error),
     ) -> Result<()> {
-        let mut in_flight = self.begin_write_back(&dirty.array);
-        // memory for the base, the encoded form, and the copy that a writer makes meanwhile
-        let memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
-        let done = self.write_back_locked(dirty, since, keep, lost);
-        in_flight.has_failed = done.is_err();
-        done.map_err(|e| self.stats.not_stored(e))?;
-        drop((in_flight, memory));
+        self.in_flight(&dirty.array, || {
+            // memory for the base, the encoded form, and the copy that a writer makes meanwhile
+            let _memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
+            self.write_back_locked(dirty, since, keep, lost)
+        })?;
         match dirty.array.complete_object(dirty.chunk) {
             Some(object) => self.store_object(&dirty.array, object, since),
             None => Ok(()),
@@ -280,32 +274,29 @@ impl Cache {
         let _alone = array.lock_replacing(&array.write_back_key(chunk));
         let _write_back = lock(&dirty.write_back_lock);
         let _lock = array.lock_chunk_since(chunk, since)?;
-        for attempt in 0..MAX_ATTEMPTS {
+        array.replace_repeatedly(chunk, "", || {
             array.confirm(true)?;
             let Some(snapshot) = self.take_snapshot(dirty, lost)? else {
-                return Ok(());
+                return Ok(true);
             };
             let outcome = self.store(dirty, &snapshot);
             let mut state = dirty.lock();
             match outcome {
                 Ok(Outcome::Stored(version)) => {
                     self.finish(dirty, &mut state, snapshot, version, keep);
-                    return Ok(());
+                    Ok(true)
                 }
                 Ok(Outcome::Conflict) => {
                     state.undo_snapshot();
                     state.base = Base::Unknown;
-                    drop(state);
-                    back_off(attempt);
+                    Ok(false)
                 }
                 Err(e) => {
                     state.undo_snapshot();
-                    return Err(e);
+                    Err(e)
                 }
             }
-        }
-        let e = Error::system(libc::EAGAIN).context("another writer replaces it again and again");
-        Err(e.context(array.stored_key(chunk)))
+        })
     }
 
     /// Takes step 2 of a write-back. Returns `None` if there is nothing to store.
@@ -390,32 +381,40 @@ impl Cache {
         {
             Ok(Outcome::Stored(None))
         } else {
-            loop {
-                let stored = self.put(dirty, snapshot, self.spill.as_ref());
-                let is_full = array.has_shards()
-                    && matches!(&stored, Err(e) if [libc::ENOMEM, libc::ENOSPC].contains(&e.errno()));
-                if !is_full {
-                    break stored;
-                }
-                if !self.free_pending_space(array) {
-                    break self.put(dirty, snapshot, None);
-                }
-            }
+            self.put(dirty, snapshot)
         };
         // before the chunk leaves the map of dirty chunks
         self.add_pending(array);
         stored
     }
 
-    /// Puts a chunk, or hands it over to its shard, in memory or in `spill`.
-    fn put(
+    /// Puts a chunk, which may wait for its object in memory or in the spill file. If that has no
+    /// space, stores an object or, if none can be stored, takes the memory nevertheless.
+    fn put(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
+        let spill = self.spill.as_ref();
+        let mut put = self.try_put(dirty, snapshot, spill)?;
+        while matches!(put, Put::Full(_)) && self.free_pending_space(&dirty.array) {
+            put = self.try_put(dirty, snapshot, spill)?;
+        }
+        if matches!(put, Put::Full(_)) {
+            put = self.try_put(dirty, snapshot, None)?;
+        }
+        match put {
+            Put::Stored(version) => Ok(Outcome::Stored(Some(version))),
+            Put::Replaced => Ok(Outcome::Conflict),
+            Put::Full(e) => Err(e),
+        }
+    }
+
+    /// Encodes a chunk and puts it.
+    fn try_put(
         &self,
         dirty: &DirtyChunk,
         snapshot: &Snapshot,
         spill: Option<&Arc<SpillFile>>,
-    ) -> Result<Outcome> {
+    ) -> Result<Put> {
         let array = &dirty.array;
-        let version = self.with_scratch(|scratch| {
+        self.with_scratch(|scratch| {
             let memory = array.encoder_memory();
             let large = &self.large_encoding;
             let alone = (memory > self.encoder_share()).then(|| large.acquire(large.ticket(false)));
@@ -423,10 +422,14 @@ impl Cache {
             let memory = self.reserve_more(array, memory);
             let encoded = array.encode_chunk(dirty.chunk, &snapshot.bytes, scratch)?;
             drop((memory, permit, alone));
-            let written = snapshot.written.as_ref();
-            array.store_if(dirty.chunk, encoded, written, snapshot.replaces(), spill)
-        })?;
-        Ok(version.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
+            let new = EncodedChunk {
+                bytes: encoded,
+                written: snapshot.written.as_ref(),
+                replaces: snapshot.replaces(),
+                spill,
+            };
+            array.store_if(dirty.chunk, new)
+        })
     }
 
     /// Takes step 4 of a write-back that has stored `version`.

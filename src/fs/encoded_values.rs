@@ -17,7 +17,7 @@ use zarrfs_base::spill_file::unnamed_file;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::Key;
 
-/// Maximum number of chunks of a shard whose pages in other files are guarded one by one.
+/// Maximum number of chunks of a value whose pages in other files are guarded one by one.
 const MAX_GUARDED: usize = 4096;
 
 impl Fs {
@@ -132,10 +132,10 @@ impl Change<'_> {
     pub(super) fn erase_encoded(&self, value: &EncodedValue) -> Result<bool> {
         let EncodedValue { array, chunk } = value;
         let _writing = self.resizing.writing_to(array)?;
-        if !array.has_shards() {
+        if array.own_key(*chunk).is_some() {
             return self.erase_chunk(array, *chunk);
         }
-        // a shard that is too damaged to be changed may be deleted
+        // a value that is too damaged to be changed may be deleted
         if let Err(e) = self.cache.flush_where(|of| of.key() == array.key()) {
             log::debug!("{e}");
         }

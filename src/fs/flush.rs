@@ -154,20 +154,22 @@ impl Change<'_> {
     /// `data.raw`: later reads return the values that the filters have kept.
     pub(super) fn flush_array(&self, array: &Array) -> Result<()> {
         let done = self.cache.flush_array(array);
-        if array.is_lossy() && array.freshness().writes() > 0 {
-            self.add_stale(array.key(), true);
-        }
+        self.add_rounded(array);
         done
     }
 
-    /// Hands over the dirty chunks of an array with shards, and stores those of any other array.
-    /// Programs close the chunk files of a shard one by one, and each close would store the whole
-    /// shard.
+    /// Stores the dirty chunks of an array as [`Change::flush_array`] does, except that those of an
+    /// object may wait there for others. Programs close chunk files one by one, and each close
+    /// would store the whole object.
     pub(super) fn hand_over(&self, array: &Array) -> Result<()> {
-        if array.has_shards() {
-            self.cache.hand_over(array)
-        } else {
-            self.flush_array(array)
+        let done = self.cache.hand_over(array);
+        self.add_rounded(array);
+        done
+    }
+
+    fn add_rounded(&self, array: &Array) {
+        if array.is_lossy() && array.freshness().writes() > 0 {
+            self.add_stale(array.key(), true);
         }
     }
 

@@ -47,7 +47,7 @@ impl Fs {
             Node::Metadata(key, file) => Some(key.join(file.name())),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.chunk(key, name).ok()?;
-                (!array.has_shards()).then(|| array.stored_key(chunk))
+                array.own_key(chunk)
             }
             _ => None,
         }

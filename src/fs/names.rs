@@ -359,7 +359,7 @@ impl Fs {
                 self.change().losing(&node, || {
                     let _alone = self.resizing.alone(&[&key]);
                     self.check_empty(&key)?;
-                    // removed chunks may still be in shards
+                    // removed chunks may still be in their objects
                     self.flush_below(&key)?;
                     self.tree.hierarchy().remove_node(&key)?;
                     self.forget_below(&key);

@@ -63,15 +63,8 @@ impl ArrayBox {
     /// Returns the metadata of the box of an array with this metadata, in one chunk without codecs.
     pub fn metadata(&self, array: &ArrayMetadata) -> ArrayMetadata {
         let shape: Vec<u64> = self.kept().map(BoxRange::count).collect();
-        ArrayMetadata {
-            chunks: shape.iter().map(|len| (*len).max(1)).collect(),
-            shape,
-            edges: None,
-            compressor: None,
-            filters: Vec::new(),
-            shards: Vec::new(),
-            ..array.clone()
-        }
+        let chunks = shape.iter().map(|len| (*len).max(1)).collect();
+        array.without_codecs(shape, chunks)
     }
 
     /// Returns the dimensions that the box has.

@@ -232,15 +232,8 @@ impl ArrayView {
 /// Returns the metadata of an array in one chunk without codecs, without its `left_out` leading
 /// dimensions. Chunks do not show in flat bytes.
 fn without_chunks(metadata: &ArrayMetadata, left_out: usize) -> ArrayMetadata {
-    ArrayMetadata {
-        shape: metadata.shape.get(left_out..).unwrap_or_default().to_vec(),
-        chunks: metadata.chunks.get(left_out..).unwrap_or_default().to_vec(),
-        edges: None,
-        compressor: None,
-        filters: Vec::new(),
-        shards: Vec::new(),
-        ..metadata.clone()
-    }
+    let behind = |lengths: &[u64]| lengths.get(left_out..).unwrap_or_default().to_vec();
+    metadata.without_codecs(behind(&metadata.shape), behind(&metadata.chunks))
 }
 
 #[cfg(test)]

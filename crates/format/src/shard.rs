@@ -9,7 +9,6 @@ pub use index::{Index, IndexCodec};
 pub use rebuild::{EntryChange, MAX_RANGES, ShardPiece};
 
 use crate::by_shape::ByShape;
-use crate::chunk_key::KeyEncoding;
 use crate::grid::{ChunkId, Edges, Grid};
 use crate::metadata::{ArrayMetadata, ShardLevel};
 use crate::pipeline::Pipeline;
@@ -86,13 +85,6 @@ impl Shards {
     /// Returns the grid of the outermost shards, each of which is an object of the store.
     pub fn objects(&self) -> &Grid {
         &self.levels[0].grid
-    }
-
-    /// Returns the key of the object that holds the chunk with these indices, below the array's
-    /// prefix.
-    pub fn key(&self, chunk: &[u64], encoding: KeyEncoding) -> String {
-        self.objects()
-            .stored_key(ChunkId(self.shard(0, chunk).number), encoding)
     }
 
     /// Returns the shard of `level` that holds the chunk with these indices.

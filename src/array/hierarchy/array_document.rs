@@ -1,5 +1,5 @@
 //! Stores documents of arrays that users of the mounted tree write: a `.zarray`, or a `zarr.json`.
-//! The mounted tree hides codecs, keys and shards, so an existing array keeps its own. A change
+//! The mounted tree hides codecs and keys, so an existing array keeps its own. A change
 //! that would alter the meaning of stored chunks is refused while there are any.
 
 use super::document::{ATTEMPTS, contended, needs_migration, refused};
@@ -17,7 +17,7 @@ use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZGROUP};
 use zarrfs_store::{EntryKind, Key, StoreExt};
 
-/// Number of chunks of shards that are erased before their objects are stored.
+/// Number of chunks that are erased before the objects are stored that they wait for.
 const MAX_ERASED: usize = 1 << 14;
 
 impl Hierarchy {
@@ -150,10 +150,7 @@ impl Hierarchy {
             self.stats.clone(),
         )?;
         let array = array.with_locks(self.replacing.clone());
-        array.readable()?;
-        if array.metadata().shards.is_empty() {
-            array.encodable()?;
-        }
+        array.creatable()?;
         Ok(Arc::new(array))
     }
 

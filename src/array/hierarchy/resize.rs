@@ -22,7 +22,7 @@ use zarrfs_store::{Replaces, StoreExt, Version};
 /// affected, the stored ones are listed.
 const MAX_PROBED: u64 = 1 << 16;
 
-/// Bytes of cleared chunks of shards after which their objects are stored.
+/// Bytes of cleared chunks after which the objects are stored that they wait for.
 const MAX_HANDED_OVER: usize = 8 << 20;
 
 /// Minimum bytes that a cleared chunk counts as, even if it is erased.
@@ -160,9 +160,7 @@ impl Hierarchy {
             .map(parse_index)
             .collect::<Option<Vec<u64>>>()
             .unwrap_or_default();
-        let is_regular =
-            old.edges.is_none() && old.shards.iter().all(|level| level.edges.is_none());
-        if !is_regular || indices.len() != old.shape.len() {
+        if !old.is_regular() || indices.len() != old.shape.len() {
             return Ok(None);
         }
         let ends = indices
@@ -199,7 +197,7 @@ impl Hierarchy {
         let mut clear = |chunk| {
             changed |= self.clear_chunk(array, chunk, &outside, model, &mut scratch)?;
             handed_over += array.grid().chunk_size(chunk).max(MIN_HANDED_OVER);
-            if array.has_shards() && handed_over > MAX_HANDED_OVER {
+            if handed_over > MAX_HANDED_OVER {
                 handed_over = 0;
                 array.store_objects()?;
             }

@@ -213,9 +213,8 @@ impl Hierarchy {
             return false;
         };
         let metadata = array.metadata();
-        let is_encoded = !metadata.shards.is_empty()
-            || metadata.stated_filters().count() > usize::from(metadata.has_objects());
-        let is_shown = metadata.has_key_prefix() && is_encoded && array.readable().is_ok();
+        let is_shown =
+            metadata.has_key_prefix() && !metadata.is_decoded() && array.readable().is_ok();
         is_shown && !lock(&self.decoded_below_c).contains(key)
     }
 

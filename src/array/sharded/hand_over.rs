@@ -1,104 +1,102 @@
 //! Hands encoded chunks over to the objects that will hold them, and describes these objects to the
 //! cache. This module stores nothing.
 
-use crate::array::pending::{PendingBytes, PendingChunk, PendingChunks};
+use super::ShardedChunks;
+use super::pending::{PendingBytes, PendingChunk, PendingChunks};
 use crate::array::{Array, Ranges};
 use std::sync::Arc;
+use std::time::Instant;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
 use zarrfs_format::grid::ChunkId;
-use zarrfs_store::{Key, Version};
+use zarrfs_store::Version;
 
-impl Array {
-    /// Returns the pending chunks. An array without shards has none.
-    pub fn pending(&self) -> Arc<PendingChunks> {
+impl ShardedChunks {
+    pub(super) fn pending(&self) -> Arc<PendingChunks> {
         lock(&self.pending).clone()
     }
 
-    /// Makes this array share the pending chunks of `old`, the same array with another first
-    /// dimension.
-    pub fn share_pending(&self, old: &Array) {
-        *lock(&self.pending) = old.pending();
+    pub(super) fn pending_chunk(&self, array: &Array, chunk: ChunkId) -> Option<Arc<PendingChunk>> {
+        self.pending()
+            .get(self.outer_shard(array, chunk).number, chunk)
     }
 
-    /// Returns whether chunks are in shards. Such a chunk is *handed over* first;
-    /// [`Array::store_object`] stores it later.
-    pub fn has_shards(&self) -> bool {
-        self.shards.is_some()
-    }
-
-    /// Returns the key of an object that holds shards.
-    pub fn object_key(&self, object: u64) -> Key {
-        match &self.shards {
-            Some(shards) => self.key.join(
-                &shards
-                    .objects()
-                    .stored_key(ChunkId(object), self.key_encoding()),
-            ),
-            None => self.key.clone(),
-        }
-    }
-
-    /// Returns a key to lock while a chunk is written back: the key of its value or, for a chunk in
-    /// a shard, a key under which nothing is stored.
-    pub fn write_back_key(&self, chunk: ChunkId) -> Key {
-        if self.has_shards() {
-            self.key.join(&format!(".chunk-{}", chunk.0))
-        } else {
-            self.stored_key(chunk)
-        }
-    }
-
-    pub(super) fn pending_chunk(&self, chunk: ChunkId) -> Option<Arc<PendingChunk>> {
-        self.pending().get(self.shard_of(chunk)?, chunk)
-    }
-
-    /// Hands over an encoded chunk of a shard, or erases it: see [`PendingChunks::put`].
-    pub(in crate::array) fn hand_over(
+    /// Hands over an encoded chunk, or erases it: see [`PendingChunks::put`].
+    pub(super) fn hand_over(
         &self,
+        array: &Array,
         chunk: ChunkId,
         bytes: Option<PendingBytes>,
         written: Option<&Ranges>,
         base: Option<Version>,
     ) -> Result<Option<Version>> {
-        let Some(object) = self.shard_of(chunk) else {
-            return Ok(None);
-        };
+        let object = self.outer_shard(array, chunk).number;
         self.pending()
             .put((object, chunk), bytes, written, base)
-            .map_err(|e| e.context(self.stored_key(chunk)))
+            .map_err(|e| e.context(array.stored_key(chunk)))
+    }
+}
+
+impl Array {
+    /// Makes this array share the pending chunks of `old`, the same array with another first
+    /// dimension.
+    pub fn share_pending(&self, old: &Array) {
+        if let (Some(new), Some(old)) = (self.in_shards(), old.in_shards()) {
+            *lock(&new.pending) = old.pending();
+        }
     }
 
-    /// Returns the object that holds a chunk, if every chunk of that object was handed over as a
-    /// whole, so that the new object keeps nothing of the stored one.
+    /// Returns whether chunks are *pending*: they were put, and wait for their objects, which
+    /// [`Array::store_object`] stores.
+    pub fn has_pending(&self) -> bool {
+        self.in_shards()
+            .is_some_and(|chunks| !chunks.pending().is_empty())
+    }
+
+    /// Returns the objects with pending chunks, the one that waits longest first.
+    pub fn pending_objects(&self) -> Vec<u64> {
+        self.in_shards()
+            .map_or_else(Vec::new, |chunks| chunks.pending().objects())
+    }
+
+    /// Returns the objects with pending chunks that have not changed for a while.
+    pub fn quiet_objects(&self, now: Instant) -> Vec<u64> {
+        self.in_shards()
+            .map_or_else(Vec::new, |chunks| chunks.pending().quiet(now))
+    }
+
+    /// Returns the pending chunks.
+    pub fn pending_chunks(&self) -> Vec<ChunkId> {
+        self.in_shards()
+            .map_or_else(Vec::new, |chunks| chunks.pending().all())
+    }
+
+    /// Returns the number of encoded bytes of the pending chunks.
+    pub fn pending_size(&self) -> u64 {
+        self.in_shards().map_or(0, |chunks| chunks.pending().size())
+    }
+
+    /// Returns the object that holds a chunk, if every chunk of that object is pending as a whole,
+    /// so that the new object keeps nothing of the stored one.
     pub fn complete_object(&self, chunk: ChunkId) -> Option<u64> {
-        let shards = self.shards.as_ref()?;
-        let id = self.outer_shard(shards, chunk);
-        self.pending()
-            .is_complete(id.number, shards.count(id, &self.grid))
+        let chunks = self.in_shards()?;
+        let id = chunks.outer_shard(self, chunk);
+        chunks
+            .pending()
+            .is_complete(id.number, chunks.shards.count(id, &self.grid))
             .then_some(id.number)
     }
 
     /// Returns whether a pending chunk reaches beyond the end of the first dimension: growth would
     /// show its padding.
     pub fn has_pending_padding(&self) -> bool {
-        let (Some(shards), Some(len), Some(chunk)) = (
-            &self.shards,
-            self.metadata.shape.first(),
-            self.metadata.chunks.first(),
-        ) else {
+        let (Some(len), Some(chunk)) = (self.metadata.shape.first(), self.metadata.chunks.first())
+        else {
             return false;
         };
-        let pending = self.pending();
-        let last = self.grid.counts()[0].saturating_sub(1);
-        let first_object = shards.objects().counts()[0].saturating_sub(1)
-            * shards.objects().counts()[1..].iter().product::<u64>();
-        !len.is_multiple_of(*chunk)
-            && pending
-                .objects()
-                .into_iter()
-                .filter(|object| *object >= first_object)
-                .flat_map(|object| pending.chunks(object).into_keys())
-                .any(|chunk| self.grid.indices(chunk)[0] == last)
+        let counts = self.grid.counts();
+        let last_row = counts[0].saturating_sub(1) * counts[1..].iter().product::<u64>();
+        let last = self.in_shards().and_then(|chunks| chunks.pending().last());
+        !len.is_multiple_of(*chunk) && last.is_some_and(|last| last.0 >= last_row)
     }
 }

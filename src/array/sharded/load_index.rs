@@ -1,66 +1,66 @@
 //! Loads the indexes of shards: of an object, of an inner shard, and of a shard that is encoded as
 //! a whole.
 
-use super::{Array, DecodedShard, LoadedShard, Lookup, Recency, ShardBytes, StoredChunk};
-use crate::array::Opening;
+use super::{DecodedShard, LoadedShard, Lookup, Recency, ShardBytes, ShardedChunks, StoredChunk};
+use crate::array::{Array, Opening};
 use std::sync::Arc;
 use std::time::Duration;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_format::grid::ChunkId;
-use zarrfs_format::shard::{IndexCodec, MAX_RANGES, ShardId, Shards};
+use zarrfs_format::shard::{IndexCodec, MAX_RANGES, ShardId};
 use zarrfs_store::{ByteRange, EntryKind, Stat, StoreExt};
 
 /// Number of bytes that a shard encoded as a whole may waste, in addition to as many bytes as its
 /// chunks can take.
 const WASTE: u64 = 64 << 10;
 
-impl Array {
+impl ShardedChunks {
     /// Returns the shard of a level that holds `chunk`. `place` is its location in the enclosing
     /// shard; `None` if the shard is a whole object.
     pub(super) fn load_shard(
         &self,
-        shards: &Shards,
+        array: &Array,
         chunk: ChunkId,
         level: usize,
         place: Option<StoredChunk>,
         recency: Recency,
     ) -> Result<Lookup<Arc<LoadedShard>>> {
-        let id = shards.shard(level, &self.grid.indices(chunk));
-        let opening = self.freshness.opening();
-        if let Some(shard) = self.kept_shard(id, place.as_ref(), recency) {
+        let id = self.shards.shard(level, &array.grid.indices(chunk));
+        let opening = array.freshness.opening();
+        if let Some(shard) = self.kept_shard(array, id, place.as_ref(), recency) {
             return Ok(Lookup::Found(shard));
         }
-        let _loading = self.shard_cache.lock_loading(id);
+        let _loading = self.lock_loading(id);
         // another thread may have loaded it meanwhile
-        if let Some(shard) = self.kept_shard(id, place.as_ref(), recency) {
+        if let Some(shard) = self.kept_shard(array, id, place.as_ref(), recency) {
             return Ok(Lookup::Found(shard));
         }
         let missing_since = match place {
-            None => lock(&self.shard_cache.missing).pop(&id.number),
+            None => lock(&self.missing).pop(&id.number),
             Some(_) => None,
         };
         if let Some(since) = missing_since
-            .filter(|since| recency != Recency::Now && self.freshness.is_current(*since))
+            .filter(|since| recency != Recency::Now && array.freshness.is_current(*since))
         {
-            return Ok(self.absent(id, since));
+            return Ok(self.absent(array, id, since));
         }
         let (object, bytes) = match place {
             Some(StoredChunk { object, bytes }) => (object, bytes),
-            None if missing_since.is_none() && self.takes_index_at_once(shards, id) => {
-                let Some(shard) = self.load_index_at_once(shards, chunk)? else {
-                    return Ok(self.absent(id, opening));
+            None if missing_since.is_none() && self.takes_index_at_once(array, id) => {
+                let Some(shard) = self.load_index_at_once(array, chunk)? else {
+                    return Ok(self.absent(array, id, opening));
                 };
                 let shard = Arc::new(shard);
-                lock(&self.shard_cache.loaded).put(id, (opening, shard.clone()));
+                lock(&self.loaded).put(id, (opening, shard.clone()));
                 return Ok(Lookup::Found(shard));
             }
             None => {
-                let Some(stat) = self
+                let Some(stat) = array
                     .stat_object(chunk)?
                     .filter(|stat| stat.kind == EntryKind::Value)
                 else {
-                    return Ok(self.absent(id, opening));
+                    return Ok(self.absent(array, id, opening));
                 };
                 if let Some(shard) = self.confirm_shard(id, &stat, opening) {
                     return Ok(Lookup::Found(shard));
@@ -69,63 +69,62 @@ impl Array {
                 (stat, whole)
             }
         };
-        let Some(shard) = self.read_shard(shards, chunk, id, object, bytes)? else {
+        let Some(shard) = self.read_shard(array, chunk, id, object, bytes)? else {
             return Ok(Lookup::Replaced);
         };
         let shard = Arc::new(shard);
-        lock(&self.shard_cache.loaded).put(id, (opening, shard.clone()));
+        lock(&self.loaded).put(id, (opening, shard.clone()));
         Ok(Lookup::Found(shard))
     }
 
     /// Returns whether to request the index of an object before its size and version are known,
     /// because the answer reports both. A kept index may only need to be confirmed.
-    fn takes_index_at_once(&self, shards: &Shards, id: ShardId) -> bool {
+    fn takes_index_at_once(&self, array: &Array, id: ShardId) -> bool {
         // without a stated version, nothing confirms it
-        self.is_remote()
-            && shards.around(0).is_none()
-            && lock(&self.shard_cache.loaded)
+        array.is_remote()
+            && self.shards.around(0).is_none()
+            && lock(&self.loaded)
                 .peek(&id)
                 .is_none_or(|(_, kept)| kept.object.version.is_unstated())
     }
 
     /// Records that an object is missing, so that it is requested only once per opening.
-    fn absent(&self, id: ShardId, opening: Opening) -> Lookup<Arc<LoadedShard>> {
-        lock(&self.shard_cache.loaded).pop(&id);
-        if self.is_remote() {
-            lock(&self.shard_cache.missing).put(id.number, opening);
+    fn absent(&self, array: &Array, id: ShardId, opening: Opening) -> Lookup<Arc<LoadedShard>> {
+        lock(&self.loaded).pop(&id);
+        if array.is_remote() {
+            lock(&self.missing).put(id.number, opening);
         }
         Lookup::Absent
     }
 
     /// Reads the index of an object by one request; `None` if the object is not stored.
-    fn load_index_at_once(&self, shards: &Shards, chunk: ChunkId) -> Result<Option<LoadedShard>> {
-        let codec = shards.index_codec(0, &self.grid.indices(chunk))?;
-        let key = self.stored_key(chunk);
+    fn load_index_at_once(&self, array: &Array, chunk: ChunkId) -> Result<Option<LoadedShard>> {
+        let codec = self.shards.index_codec(0, &array.grid.indices(chunk))?;
+        let key = array.stored_key(chunk);
         let memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
         let mut encoded = Vec::new();
         let _encoded = memory::take(codec.stored_size() as usize)?;
         let size = codec.stored_size();
-        let read = self.timed(&key, || {
+        let read = array.timed(&key, || {
             if codec.is_at_start() {
-                self.store.get_range(&key, 0..size, &mut encoded)
+                array.store.get_range(&key, 0..size, &mut encoded)
             } else {
-                self.store
+                array
+                    .store
                     .read(&key, &ByteRange::Suffix(size), &mut encoded)
             }
         })?;
         let Some(object) = read.filter(|stat| stat.kind == EntryKind::Value) else {
             return Ok(None);
         };
-        self.stats.bytes_stored.add(encoded.len() as u64);
+        array.stats.bytes_stored.add(encoded.len() as u64);
         let bytes = ShardBytes::Stored(0..object.size);
         match codec.place(object.size) {
-            Ok(_) => self
-                .decode_index(chunk, &codec, &encoded, object, bytes, memory)
-                .map(Some),
+            Ok(_) => decode_index(array, chunk, &codec, &encoded, object, bytes, memory).map(Some),
             Err(e) => Ok(Some(LoadedShard {
                 object,
                 bytes,
-                index: Err(self.explained_by_store(chunk, e)),
+                index: Err(array.explained_by_store(chunk, e)),
                 _memory: Grant::default(),
             })),
         }
@@ -133,29 +132,29 @@ impl Array {
 
     /// Reads an object by one request, with its index and all chunks, and keeps it. Keeps nothing
     /// if there is no memory, or if the object has another size than `object`.
-    pub(super) fn load_object(&self, shards: &Shards, chunk: ChunkId, object: &Stat) -> Result<()> {
-        let indices = self.grid.indices(chunk);
-        let id = shards.shard(0, &indices);
-        let key = self.stored_key(chunk);
-        let _loading = self.shard_cache.lock_loading(id);
-        let opening = self.freshness.opening();
-        let kept = self.kept_shard(id, None, Recency::Opening);
+    pub(super) fn load_object(&self, array: &Array, chunk: ChunkId, object: &Stat) -> Result<()> {
+        let indices = array.grid.indices(chunk);
+        let id = self.shards.shard(0, &indices);
+        let key = array.stored_key(chunk);
+        let _loading = self.lock_loading(id);
+        let opening = array.freshness.opening();
+        let kept = self.kept_shard(array, id, None, Recency::Opening);
         if kept.is_some_and(|kept| !kept.bytes.is_stored()) {
             return Ok(()); // another thread has loaded it meanwhile
         }
-        let codec = shards.index_codec(0, &indices)?;
+        let codec = self.shards.index_codec(0, &indices)?;
         let Ok(memory) = memory::take_within(object.size as usize, Duration::ZERO) else {
             return Ok(());
         };
         let index_memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
         let mut bytes = Vec::new();
-        let version = match self.timed(&key, || self.store.get(&key, object.size, &mut bytes)) {
+        let version = match array.timed(&key, || array.store.get(&key, object.size, &mut bytes)) {
             Ok(Some(version)) if bytes.len() as u64 == object.size => version,
             Ok(_) => return Ok(()),
             Err(e) if e.kind() == Kind::Damaged => return Ok(()), // it is larger now
             Err(e) => return Err(e),
         };
-        self.stats.bytes_stored.add(object.size);
+        array.stats.bytes_stored.add(object.size);
         let object = Stat {
             version,
             ..object.clone()
@@ -169,53 +168,32 @@ impl Array {
         });
         let encoded = &decoded.bytes[place.start as usize..place.end as usize];
         let all = ShardBytes::Decoded(decoded.clone(), 0..object.size);
-        let shard = self.decode_index(chunk, &codec, encoded, object, all, index_memory)?;
-        lock(&self.shard_cache.loaded).put(id, (opening, Arc::new(shard)));
+        let shard = decode_index(array, chunk, &codec, encoded, object, all, index_memory)?;
+        lock(&self.loaded).put(id, (opening, Arc::new(shard)));
         Ok(())
-    }
-
-    /// Decodes the index of a shard. Damage is kept in the shard; a lack of memory is an error.
-    fn decode_index(
-        &self,
-        chunk: ChunkId,
-        codec: &IndexCodec,
-        encoded: &[u8],
-        object: Stat,
-        bytes: ShardBytes,
-        memory: Grant,
-    ) -> Result<LoadedShard> {
-        self.stats.index_reads.add(1);
-        match codec.decode(encoded, bytes.len()) {
-            Err(e) if e.kind() != Kind::Damaged => Err(e.context(self.stored_key(chunk))),
-            index => Ok(LoadedShard {
-                object,
-                bytes,
-                index: index.map_err(|e| self.explained_by_store(chunk, e)),
-                _memory: memory,
-            }),
-        }
     }
 
     /// Returns the kept shard if it is recent enough, or of the same version of its object as
     /// `place`.
     fn kept_shard(
         &self,
+        array: &Array,
         id: ShardId,
         place: Option<&StoredChunk>,
         recency: Recency,
     ) -> Option<Arc<LoadedShard>> {
-        let mut loaded = lock(&self.shard_cache.loaded);
+        let mut loaded = lock(&self.loaded);
         let (confirmed, shard) = loaded.get(&id)?;
         let is_current = match place {
             Some(place) => shard.object.version == place.object.version,
             None => match recency {
                 Recency::Now => false,
-                Recency::Opening => self.freshness.is_current(*confirmed),
+                Recency::Opening => array.freshness.is_current(*confirmed),
                 // neither decoded bytes, which are not read again, nor those without a stated
                 // version can be confirmed
                 Recency::Any => {
                     (shard.bytes.is_stored() && !shard.object.version.is_unstated())
-                        || self.freshness.is_current(*confirmed)
+                        || array.freshness.is_current(*confirmed)
                 }
             },
         };
@@ -230,7 +208,7 @@ impl Array {
         stat: &Stat,
         opening: Opening,
     ) -> Option<Arc<LoadedShard>> {
-        let mut loaded = lock(&self.shard_cache.loaded);
+        let mut loaded = lock(&self.loaded);
         let (confirmed, shard) = loaded.get_mut(&id)?;
         let is_same = shard.object.version == stat.version && !stat.version.is_unstated();
         is_same.then(|| {
@@ -243,15 +221,15 @@ impl Array {
     /// `None` if the object was replaced.
     fn read_shard(
         &self,
-        shards: &Shards,
+        array: &Array,
         chunk: ChunkId,
         id: ShardId,
         object: Stat,
         bytes: ShardBytes,
     ) -> Result<Option<LoadedShard>> {
-        let (bytes, size) = match shards.around(id.level) {
+        let (bytes, size) = match self.shards.around(id.level) {
             None => (bytes.clone(), bytes.len()),
-            Some(_) => match self.decode_shard(shards, chunk, id, &object, &bytes)? {
+            Some(_) => match self.decode_shard(array, chunk, id, &object, &bytes)? {
                 Some(decoded) => {
                     let size = decoded.bytes.len() as u64;
                     (ShardBytes::Decoded(Arc::new(decoded), 0..size), size)
@@ -259,8 +237,11 @@ impl Array {
                 None => return Ok(None),
             },
         };
-        let codec = shards.index_codec(id.level, &self.grid.indices(chunk))?;
-        let memory = memory::take(codec.memory()).map_err(|e| e.context(self.stored_key(chunk)))?;
+        let codec = self
+            .shards
+            .index_codec(id.level, &array.grid.indices(chunk))?;
+        let memory =
+            memory::take(codec.memory()).map_err(|e| e.context(array.stored_key(chunk)))?;
         let place = match codec.place(size) {
             Ok(place) => place,
             Err(e) => {
@@ -274,36 +255,37 @@ impl Array {
         };
         let mut encoded = Vec::new();
         let _encoded = memory::take((place.end - place.start) as usize)?;
-        if !self.read_shard_bytes(chunk, &object, &bytes, place, &mut encoded)? {
+        if !self.read_shard_bytes(array, chunk, &object, &bytes, place, &mut encoded)? {
             return Ok(None);
         }
-        self.decode_index(chunk, &codec, &encoded, object, bytes, memory)
-            .map(Some)
+        decode_index(array, chunk, &codec, &encoded, object, bytes, memory).map(Some)
     }
 
     /// Decodes a shard that is encoded as a whole. Returns `None` if the object was replaced.
     fn decode_shard(
         &self,
-        shards: &Shards,
+        array: &Array,
         chunk: ChunkId,
         id: ShardId,
         object: &Stat,
         bytes: &ShardBytes,
     ) -> Result<Option<DecodedShard>> {
-        let Some(pipeline) = shards.around(id.level) else {
+        let Some(pipeline) = self.shards.around(id.level) else {
             return Ok(None);
         };
-        let key = self.stored_key(chunk);
+        let key = array.stored_key(chunk);
         let len = bytes.len();
         let limit = memory::limit() as u64 / 4;
         let memory = check_whole_shard(len, 0).and_then(|()| memory::take(len as usize));
         let mut memory = memory.map_err(|e| e.context(&key))?;
         let mut encoded = Vec::new();
-        if !self.read_shard_bytes(chunk, object, bytes, 0..len, &mut encoded)? {
+        if !self.read_shard_bytes(array, chunk, object, bytes, 0..len, &mut encoded)? {
             return Ok(None);
         }
         // waste between the chunks may make a shard larger than its chunks
-        let without_waste = shards.max_size(id.level, self.pipeline()?.max_stored());
+        let without_waste = self
+            .shards
+            .max_size(id.level, array.pipeline()?.max_stored());
         let wanted = without_waste
             .saturating_mul(2)
             .saturating_add(WASTE)
@@ -329,12 +311,12 @@ impl Array {
     /// # Errors
     ///
     /// ENOMEM if there is not.
-    pub(in crate::array) fn check_shards_storable(&self, shards: &Shards) -> Result<()> {
-        let levels = 0..shards.levels();
+    pub(super) fn check_shards_storable(&self, array: &Array) -> Result<()> {
+        let levels = 0..self.shards.levels();
         // the former index is in memory as well
         let indexes = levels
             .clone()
-            .map(|level| shards.largest_index_codec(level))
+            .map(|level| self.shards.largest_index_codec(level))
             .map(|index| rebuild_memory(index).saturating_add(index.memory()))
             .fold(0, usize::saturating_add);
         if indexes > memory::limit() {
@@ -345,18 +327,40 @@ impl Array {
             return Err(Error::system(libc::ENOMEM)
                 .context(format!("{needs}: mount with a larger --cache-size")));
         }
-        if self.metadata.has_objects() {
+        if array.metadata.has_objects() {
             return Ok(());
         }
-        let chunk = self.pipeline()?.max_encoded();
+        let chunk = array.pipeline()?.max_encoded();
         for level in levels {
-            if let Some(pipeline) = shards.around(level) {
-                let size = shards.max_size_of_array(level, chunk, &self.grid);
+            if let Some(pipeline) = self.shards.around(level) {
+                let size = self.shards.max_size_of_array(level, chunk, &array.grid);
                 let len = usize::try_from(size).unwrap_or(usize::MAX);
                 check_whole_shard(size, pipeline.scratch(len))?;
             }
         }
         Ok(())
+    }
+}
+
+/// Decodes the index of a shard. Damage is kept in the shard; a lack of memory is an error.
+fn decode_index(
+    array: &Array,
+    chunk: ChunkId,
+    codec: &IndexCodec,
+    encoded: &[u8],
+    object: Stat,
+    bytes: ShardBytes,
+    memory: Grant,
+) -> Result<LoadedShard> {
+    array.stats.index_reads.add(1);
+    match codec.decode(encoded, bytes.len()) {
+        Err(e) if e.kind() != Kind::Damaged => Err(e.context(array.stored_key(chunk))),
+        index => Ok(LoadedShard {
+            object,
+            bytes,
+            index: index.map_err(|e| array.explained_by_store(chunk, e)),
+            _memory: memory,
+        }),
     }
 }
 

@@ -1,11 +1,10 @@
 //! Reading neighboring chunks of one object by one request. A request to a remote store takes as
 //! long as the transfer of megabytes, and the chunks of a shard are often much smaller.
 
-use super::{Array, Lookup, Recency, Replacements, ShardBytes, StoredChunk};
+use super::{Array, Lookup, Recency, Replacements, ShardBytes, ShardedChunks, StoredChunk};
 use std::ops::Range;
 use zarrfs_base::error::{Kind, Result};
 use zarrfs_format::grid::ChunkId;
-use zarrfs_format::shard::Shards;
 use zarrfs_store::{Stat, Version};
 
 /// Maximum bytes between two chunks that are read together. The gap must also not exceed the size
@@ -60,19 +59,19 @@ impl Array {
     /// Returns whether neighboring chunks are worth reading together: they are in a remote object
     /// and have a known size.
     pub fn has_neighbors(&self) -> bool {
-        self.has_shards() && self.is_remote() && !self.metadata.has_objects()
+        self.in_shards().is_some() && self.is_remote() && !self.metadata.has_objects()
     }
 
     /// Returns groups of `chunks` that are near each other in their object, which must be the same
     /// for all. Leaves out chunks without a neighbor. May read indexes.
     pub fn neighbors(&self, chunks: &[ChunkId]) -> Vec<Neighbors> {
-        let Some(shards) = &self.shards else {
+        let Some(in_shards) = self.in_shards() else {
             return Vec::new();
         };
         // the load of a damaged chunk reports the error
         let stored = chunks
             .iter()
-            .filter_map(|&chunk| Some((chunk, self.stored_range(shards, chunk)?)));
+            .filter_map(|&chunk| Some((chunk, in_shards.stored_range(self, chunk)?)));
         let mut stored: Vec<(ChunkId, (Stat, Range<u64>))> = stored.collect();
         stored.sort_unstable_by_key(|(_, (_, range))| range.start);
         let mut groups: Vec<Neighbors> = Vec::new();
@@ -98,26 +97,6 @@ impl Array {
         groups
     }
 
-    /// Returns the object of a chunk, and the range of the chunk in it; `None` if the chunk is not
-    /// stored there, or is larger than any chunk can be.
-    fn stored_range(&self, shards: &Shards, chunk: ChunkId) -> Option<(Stat, Range<u64>)> {
-        if self.pending_chunk(chunk).is_some() {
-            return None;
-        }
-        let Lookup::Found(found) = self.try_locate(shards, chunk, Recency::Any).ok()? else {
-            return None;
-        };
-        match found.bytes {
-            ShardBytes::Stored(_) if found.is_read_whole() => None,
-            ShardBytes::Stored(range)
-                if range.end - range.start <= self.pipeline().ok()?.max_stored() =>
-            {
-                Some((found.object, range))
-            }
-            _ => None,
-        }
-    }
-
     /// Returns the version and the bytes of a stored chunk of at most `limit` bytes, if they are in
     /// `neighbors` and the object has not been replaced since.
     ///
@@ -130,30 +109,25 @@ impl Array {
         limit: u64,
         neighbors: &NeighborBytes<'a>,
     ) -> Result<Option<(Version, &'a [u8])>> {
-        let Some(shards) = self
-            .shards
-            .as_ref()
-            .filter(|_| self.pending_chunk(chunk).is_none())
+        let Some(in_shards) = self
+            .in_shards()
+            .filter(|in_shards| in_shards.pending_chunk(self, chunk).is_none())
         else {
             return Ok(None);
         };
-        let found = match self.locate(
-            shards,
-            chunk,
-            Recency::Opening,
-            &mut Replacements::default(),
-        ) {
-            Ok(Some(found)) => found,
-            // a load without neighbors returns the error
-            Ok(None) => return Ok(None),
-            Err(e) if e.kind() == Kind::Damaged => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        let number = self.outer_shard(shards, chunk).number;
+        let found =
+            match in_shards.locate(self, chunk, Recency::Opening, &mut Replacements::default()) {
+                Ok(Some(found)) => found,
+                // a load without neighbors returns the error
+                Ok(None) => return Ok(None),
+                Err(e) if e.kind() == Kind::Damaged => return Ok(None),
+                Err(e) => return Err(e),
+            };
+        let number = self.object_of(chunk);
         let bytes = neighbors
             .get(number, &found)
             .filter(|bytes| bytes.len() as u64 <= limit);
-        Ok(bytes.map(|bytes| (self.stat_stored(shards, chunk, &found).version, bytes)))
+        Ok(bytes.map(|bytes| (in_shards.stat_stored(self, chunk, &found).version, bytes)))
     }
 
     /// Reads the bytes of neighbors into `buffer`; `None` if the object was replaced.
@@ -172,16 +146,39 @@ impl Array {
         let opening = self.freshness.opening();
         let read = self.timed_range(&self.stored_key(*first), neighbors.range.clone(), buffer)?;
         let is_same = read.is_some_and(|now| now.version.may_equal(&neighbors.object.version));
-        if is_same && let Some(shards) = &self.shards {
-            self.confirm_shard(self.outer_shard(shards, *first), &neighbors.object, opening);
+        if is_same && let Some(in_shards) = self.in_shards() {
+            let id = in_shards.outer_shard(self, *first);
+            in_shards.confirm_shard(id, &neighbors.object, opening);
         }
         Ok(
             (is_same && buffer.len() == neighbors.size()).then(|| NeighborBytes {
-                number: self.shard_of(*first).unwrap_or(first.0),
+                number: self.object_of(*first),
                 object: neighbors.object.clone(),
                 range: neighbors.range.clone(),
                 bytes: buffer,
             }),
         )
+    }
+}
+
+impl ShardedChunks {
+    /// Returns the object of a chunk, and the range of the chunk in it; `None` if the chunk is not
+    /// stored there, or is larger than any chunk can be.
+    fn stored_range(&self, array: &Array, chunk: ChunkId) -> Option<(Stat, Range<u64>)> {
+        if self.pending_chunk(array, chunk).is_some() {
+            return None;
+        }
+        let Lookup::Found(found) = self.try_locate(array, chunk, Recency::Any).ok()? else {
+            return None;
+        };
+        match found.bytes {
+            ShardBytes::Stored(_) if found.is_read_whole() => None,
+            ShardBytes::Stored(range)
+                if range.end - range.start <= array.pipeline().ok()?.max_stored() =>
+            {
+                Some((found.object, range))
+            }
+            _ => None,
+        }
     }
 }

@@ -23,7 +23,8 @@ impl Array {
         file: &File,
     ) -> Result<()> {
         let key = self.object_key(number);
-        let Some(shards) = self.shards.as_ref().filter(|shards| shards.levels() == 1) else {
+        let shards = self.in_shards().map(|chunks| &chunks.shards);
+        let Some(shards) = shards.filter(|shards| shards.levels() == 1) else {
             return Err(Error::invalid("not in shards of one level").context(key));
         };
         let mut changes = BTreeMap::new();

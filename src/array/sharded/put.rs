@@ -8,11 +8,12 @@
 //! * A chunk is pending until an object that holds it is stored.
 
 use super::load_index::{check_whole_shard, rebuild_memory};
+use super::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
 use super::{
-    ATTEMPTS, LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, StoredChunk,
+    LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, ShardedChunks,
+    StoredChunk,
 };
-use crate::array::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
-use crate::array::{Array, Ranges, Scratch, back_off};
+use crate::array::{Array, Flush, Ranges, Scratch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +21,7 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
-use zarrfs_format::shard::{EntryChange, ShardPiece, Shards};
+use zarrfs_format::shard::{EntryChange, ShardPiece};
 use zarrfs_store::{Replaces, StoreExt, ValuePiece, Version};
 
 /// A piece of the new bytes of a shard.
@@ -44,7 +45,7 @@ impl NewPiece {
         match self {
             NewPiece::Bytes(bytes) => ValuePiece::Bytes(bytes),
             NewPiece::Pending(pending) => match &pending.bytes {
-                Some(PendingBytes::Memory(bytes, _)) => ValuePiece::Bytes(bytes),
+                Some(PendingBytes::Memory(held)) => ValuePiece::Bytes(&held.bytes),
                 Some(PendingBytes::Spilled(spilled)) => {
                     let (file, range) = spilled.place();
                     ValuePiece::File(file, range)
@@ -59,14 +60,6 @@ impl NewPiece {
     }
 }
 
-/// The result of an attempt to store an object.
-enum PutAttempt {
-    Stored,
-    /// Another writer was faster, or a chunk had to be laid over another version: nothing was
-    /// stored.
-    Again,
-}
-
 impl Array {
     /// Stores all objects with pending chunks without confirming the array's document, for a caller
     /// that changes the shape.
@@ -77,117 +70,114 @@ impl Array {
     pub fn store_objects(&self) -> Result<()> {
         let since = Instant::now();
         let mut done = Ok(());
-        for object in self.pending().objects() {
+        for object in self.pending_objects() {
             // the document is not examined, so no loss is noticed
-            done = done.and(self.store_as(object, None, since, None));
+            let how = Flush {
+                spill: None,
+                since,
+                lost: None,
+            };
+            done = done.and(self.store_object(object, how));
         }
         done
     }
 
-    /// Stores the pending chunks of an object by one put. Chunks that have to be encoded again are
-    /// held in memory or in `spill`. The wait for the store's lock is measured from `since`.
+    /// Stores the pending chunks of an object by one put.
     ///
     /// # Errors
     ///
     /// The chunks stay pending. If the array was replaced or became smaller, that is no error:
-    /// `lost` gets one for the lost bytes at once.
-    pub fn store_object(
-        &self,
-        object: u64,
-        spill: Option<&Arc<SpillFile>>,
-        since: Instant,
-        lost: &mut dyn FnMut(Error),
-    ) -> Result<()> {
-        self.store_as(object, spill, since, Some(lost))
+    /// [`Flush::lost`] gets one for the lost bytes.
+    pub fn store_object(&self, object: u64, how: Flush) -> Result<()> {
+        self.chunks.flush(self, object, how)
     }
+}
 
-    /// Stores the pending chunks of an object. Confirms the array's document first if there is a
-    /// function for losses.
-    fn store_as(
-        &self,
-        object: u64,
-        spill: Option<&Arc<SpillFile>>,
-        since: Instant,
-        mut lost: Option<&mut dyn FnMut(Error)>,
-    ) -> Result<()> {
-        let (Some(shards), pending) = (&self.shards, self.pending()) else {
-            return Ok(());
-        };
+impl ShardedChunks {
+    /// Stores the pending chunks of an object.
+    pub(super) fn store_object(&self, array: &Array, object: u64, how: Flush) -> Result<()> {
+        let Flush {
+            spill,
+            since,
+            mut lost,
+        } = how;
+        let pending = self.pending();
         let _storing = pending.lock_storing(object);
-        let _alone = self.lock_replacing(&self.object_key(object));
+        let _alone = array.lock_replacing(&array.object_key(object));
         let Some((&first, _)) = pending.chunks(object).first_key_value() else {
             return Ok(());
         };
-        if first.0 >= self.grid.chunk_count() {
+        if first.0 >= array.grid.chunk_count() {
             return Ok(());
         }
-        let key = self.stored_key(first);
-        let _lock = self.store.lock(&key, since)?;
-        for attempt in 0..ATTEMPTS {
+        let key = array.stored_key(first);
+        let _lock = array.store.lock(&key, since)?;
+        array.replace_repeatedly(first, &format!(", {OR_CHANGING_TAGS}"), || {
             if let Some(lost) = &mut lost {
-                self.confirm(true)?;
-                if self.freshness.is_replaced() {
+                array.confirm(true)?;
+                if array.freshness.is_replaced() {
                     pending.remove(object, &pending.chunks(object));
-                    lost(self.lost(first, "the array was replaced or deleted"));
-                    return Ok(());
+                    lost(array.lost(first, "the array was replaced or deleted"));
+                    return Ok(true);
                 }
-                self.drop_outside(&pending, object, spill, *lost)?;
+                self.drop_outside(array, &pending, object, spill, *lost)?;
             }
             let changes = pending.chunks(object);
             // a larger array shares these chunks and stores them
             let is_foreign = changes
                 .last_key_value()
-                .is_some_and(|(last, _)| last.0 >= self.grid.chunk_count());
+                .is_some_and(|(last, _)| last.0 >= array.grid.chunk_count());
             if changes.is_empty() || is_foreign {
-                return Ok(());
+                return Ok(true);
             }
-            let stored = self.try_store_object(shards, object, first, &changes, spill);
-            match stored.map_err(|e| e.context(&key))? {
-                PutAttempt::Stored => return Ok(()),
-                PutAttempt::Again => {
-                    self.forget_object(shards, first);
-                    back_off(attempt as u32);
-                }
+            let is_stored = self
+                .try_store_object(array, object, first, &changes, spill)
+                .map_err(|e| e.context(&key))?;
+            if !is_stored {
+                self.forget_object(array, first);
             }
-        }
-        let why = format!("another writer replaces it again and again, {OR_CHANGING_TAGS}");
-        Err(Error::system(libc::EAGAIN).context(why).context(key))
+            Ok(is_stored)
+        })
     }
 
+    /// Makes one attempt to store an object. Returns false, with nothing stored, if another writer
+    /// was faster, or a chunk had to be laid over another version.
     fn try_store_object(
         &self,
-        shards: &Shards,
+        array: &Array,
         object: u64,
         first: ChunkId,
         changes: &ChunkChanges,
         spill: Option<&Arc<SpillFile>>,
-    ) -> Result<PutAttempt> {
-        let old = match self.load_shard(shards, first, 0, None, Recency::Now)? {
+    ) -> Result<bool> {
+        let old = match self.load_shard(array, first, 0, None, Recency::Now)? {
             Lookup::Found(shard) => Some(shard),
             Lookup::Absent => None,
-            Lookup::Replaced => return Ok(PutAttempt::Again),
+            Lookup::Replaced => return Ok(false),
         };
         let version = old.as_ref().map(|old| old.object.version.clone());
-        if self.rebase_all(shards, changes, spill)? {
-            return Ok(PutAttempt::Again);
+        if self.rebase_all(array, changes, spill)? {
+            return Ok(false);
         }
         let all: Vec<(ChunkId, &Arc<PendingChunk>)> = changes
             .iter()
             .map(|(chunk, change)| (*chunk, change))
             .collect();
         let start = Instant::now();
-        let new = match self.rebuild(shards, 0, old.as_deref(), &all)? {
-            Lookup::Replaced => return Ok(PutAttempt::Again),
+        let new = match self.rebuild(array, 0, old.as_deref(), &all)? {
+            Lookup::Replaced => return Ok(false),
             Lookup::Absent => {
-                if !self.delete_object(first, version.as_ref())? {
-                    return Ok(PutAttempt::Again);
+                if !self.delete_object(array, first, version.as_ref())? {
+                    return Ok(false);
                 }
                 None
             }
-            Lookup::Found(pieces) => match self.put_object(first, &pieces, version.as_ref())? {
-                None => return Ok(PutAttempt::Again),
-                new => new,
-            },
+            Lookup::Found(pieces) => {
+                match self.put_object(array, first, &pieces, version.as_ref())? {
+                    None => return Ok(false),
+                    new => new,
+                }
+            }
         };
         let pending = self.pending();
         pending.record_put(start.elapsed());
@@ -195,24 +185,25 @@ impl Array {
             let versions = changes
                 .iter()
                 .map(|(chunk, change)| (*chunk, change.version.clone()));
-            lock(&self.shard_cache.versions).record_put(object, version.as_ref(), new, versions);
+            lock(&self.versions).record_put(object, version.as_ref(), new, versions);
         }
         {
             // a load in flight may be about to keep the former index, or to record that there is
             // none
-            let id = self.outer_shard(shards, first);
-            let _loading = self.shard_cache.lock_loading(id);
-            lock(&self.shard_cache.loaded).pop(&id);
-            lock(&self.shard_cache.missing).pop(&id.number);
+            let id = self.outer_shard(array, first);
+            let _loading = self.lock_loading(id);
+            lock(&self.loaded).pop(&id);
+            lock(&self.missing).pop(&id.number);
         }
         pending.remove(object, changes);
-        Ok(PutAttempt::Stored)
+        Ok(true)
     }
 
     /// Replaces the version `old` of an object; `None` creates it. Returns `None` if the store
     /// holds another version.
     fn put_object(
         &self,
+        array: &Array,
         first: ChunkId,
         pieces: &[NewPiece],
         old: Option<&Version>,
@@ -220,14 +211,15 @@ impl Array {
         let replaces = old.map_or(Replaces::Nothing, Replaces::Version);
         let for_store = pieces.iter().map(NewPiece::for_store).collect::<Vec<_>>();
         let start = Instant::now();
-        let put = self
+        let put = array
             .store
-            .put_pieces(&self.stored_key(first), &for_store, replaces);
-        self.stats.store_time.add_since(start);
+            .put_pieces(&array.stored_key(first), &for_store, replaces);
+        array.stats.store_time.add_since(start);
         let put = put?;
         if put.is_some() {
-            self.stats.object_stores.add(1);
-            self.stats
+            array.stats.object_stores.add(1);
+            array
+                .stats
                 .bytes_written
                 .add(pieces.iter().map(NewPiece::len).sum());
         }
@@ -236,13 +228,13 @@ impl Array {
 
     /// Deletes an object that has no chunks left. Returns false if the store holds another version
     /// than `old`.
-    fn delete_object(&self, first: ChunkId, old: Option<&Version>) -> Result<bool> {
+    fn delete_object(&self, array: &Array, first: ChunkId, old: Option<&Version>) -> Result<bool> {
         let Some(old) = old else { return Ok(true) };
         // a store can't delete under a condition
-        self.store.forget(&self.stored_key(first));
-        match self.stat_object(first)? {
+        array.store.forget(&array.stored_key(first));
+        match array.stat_object(first)? {
             Some(stat) if stat.version.may_equal(old) => {
-                self.store.delete(&self.stored_key(first)).map(|_| true)
+                array.store.delete(&array.stored_key(first)).map(|_| true)
             }
             _ => Ok(false),
         }
@@ -252,7 +244,7 @@ impl Array {
     /// `old` is the former shard.
     fn rebuild(
         &self,
-        shards: &Shards,
+        array: &Array,
         level: usize,
         old: Option<&LoadedShard>,
         changes: &[(ChunkId, &Arc<PendingChunk>)],
@@ -260,18 +252,20 @@ impl Array {
         let Some((first, _)) = changes.first() else {
             return Ok(Lookup::Absent);
         };
-        let codec = shards.index_codec(level, &self.grid.indices(*first))?;
+        let codec = self
+            .shards
+            .index_codec(level, &array.grid.indices(*first))?;
         let _memory = memory::take(rebuild_memory(&codec))?;
         let index = match old.map(|old| &old.index) {
             None => None,
             Some(Ok(index)) => Some(index),
-            Some(Err(_)) if self.is_covered(shards, level, changes) => None,
+            Some(Err(_)) if self.is_covered(array, level, changes) => None,
             Some(Err(e)) => return Err(unreplaced(e)),
         };
         let mut by_slot: BTreeMap<usize, Vec<(ChunkId, &Arc<PendingChunk>)>> = BTreeMap::new();
         for (chunk, change) in changes {
             by_slot
-                .entry(shards.slot(level, &self.grid.indices(*chunk)))
+                .entry(self.shards.slot(level, &array.grid.indices(*chunk)))
                 .or_default()
                 .push((*chunk, change));
         }
@@ -280,8 +274,8 @@ impl Array {
         for (slot, changes) in by_slot {
             let place = match index.map_or(Ok(None), |index| index.get(slot)) {
                 Err(e)
-                    if level + 1 < shards.levels()
-                        && !self.is_covered(shards, level + 1, &changes) =>
+                    if level + 1 < self.shards.levels()
+                        && !self.is_covered(array, level + 1, &changes) =>
                 {
                     return Err(unreplaced(&e));
                 }
@@ -289,7 +283,7 @@ impl Array {
                     .zip(place.ok().flatten())
                     .map(|(old, place)| old.part(place)),
             };
-            let pieces = match self.rebuild_entry(shards, level, place, &changes)? {
+            let pieces = match self.rebuild_entry(array, level, place, &changes)? {
                 Lookup::Found(pieces) => Some(pieces),
                 Lookup::Absent => None,
                 Lookup::Replaced => return Ok(Lookup::Replaced),
@@ -313,14 +307,14 @@ impl Array {
                 ShardPiece::Index(bytes) => pieces.push(NewPiece::Bytes(bytes)),
             }
         }
-        self.encode_shard(shards, level, old, changes[0].0, pieces)
+        self.encode_shard(array, level, old, changes[0].0, pieces)
     }
 
     /// Returns the pieces of an entry of a shard after `changes` to chunks in it. `place` is the
     /// location of its former bytes.
     fn rebuild_entry(
         &self,
-        shards: &Shards,
+        array: &Array,
         level: usize,
         place: Option<StoredChunk>,
         changes: &[(ChunkId, &Arc<PendingChunk>)],
@@ -328,7 +322,7 @@ impl Array {
         let Some((chunk, change)) = changes.first() else {
             return Ok(Lookup::Absent);
         };
-        if level + 1 == shards.levels() {
+        if level + 1 == self.shards.levels() {
             return Ok(match change.bytes {
                 Some(_) => Lookup::Found(vec![NewPiece::Pending((*change).clone())]),
                 None => Lookup::Absent,
@@ -336,11 +330,11 @@ impl Array {
         }
         let inner = match place {
             None => Lookup::Absent,
-            Some(_) => self.load_shard(shards, *chunk, level + 1, place, Recency::Now)?,
+            Some(_) => self.load_shard(array, *chunk, level + 1, place, Recency::Now)?,
         };
         match inner {
-            Lookup::Found(inner) => self.rebuild(shards, level + 1, Some(&inner), changes),
-            Lookup::Absent => self.rebuild(shards, level + 1, None, changes),
+            Lookup::Found(inner) => self.rebuild(array, level + 1, Some(&inner), changes),
+            Lookup::Absent => self.rebuild(array, level + 1, None, changes),
             Lookup::Replaced => Ok(Lookup::Replaced),
         }
     }
@@ -349,13 +343,13 @@ impl Array {
     /// `pieces`.
     fn encode_shard(
         &self,
-        shards: &Shards,
+        array: &Array,
         level: usize,
         old: Option<&LoadedShard>,
         chunk: ChunkId,
         pieces: Vec<NewPiece>,
     ) -> Result<Lookup<Vec<NewPiece>>> {
-        let Some(pipeline) = shards.around(level) else {
+        let Some(pipeline) = self.shards.around(level) else {
             return Ok(Lookup::Found(pieces));
         };
         let size: u64 = pieces.iter().map(NewPiece::len).sum();
@@ -379,7 +373,14 @@ impl Array {
                     let Some(object) = old.map(|old| &old.object) else {
                         return Ok(Lookup::Replaced);
                     };
-                    if !self.read_shard_bytes(chunk, object, bytes, 0..bytes.len(), &mut part)? {
+                    if !self.read_shard_bytes(
+                        array,
+                        chunk,
+                        object,
+                        bytes,
+                        0..bytes.len(),
+                        &mut part,
+                    )? {
                         return Ok(Lookup::Replaced);
                     }
                     value.extend_from_slice(&part);
@@ -394,14 +395,17 @@ impl Array {
     /// Returns whether every chunk of a shard of `level` has changed as a whole.
     fn is_covered(
         &self,
-        shards: &Shards,
+        array: &Array,
         level: usize,
         changes: &[(ChunkId, &Arc<PendingChunk>)],
     ) -> bool {
         let Some((chunk, _)) = changes.first() else {
             return false;
         };
-        let count = shards.count(shards.shard(level, &self.grid.indices(*chunk)), &self.grid);
+        let count = self.shards.count(
+            self.shards.shard(level, &array.grid.indices(*chunk)),
+            &array.grid,
+        );
         changes.len() as u64 == count && changes.iter().all(|(_, change)| change.written.is_none())
     }
 
@@ -409,7 +413,7 @@ impl Array {
     /// changed a chunk, so that `changes` is out of date.
     fn rebase_all(
         &self,
-        shards: &Shards,
+        array: &Array,
         changes: &ChunkChanges,
         spill: Option<&Arc<SpillFile>>,
     ) -> Result<bool> {
@@ -418,7 +422,7 @@ impl Array {
             .iter()
             .filter(|(_, change)| change.written.is_some())
         {
-            let now = self.rebased(shards, *chunk, Recency::Opening, spill)?;
+            let now = self.rebased(array, *chunk, Recency::Opening, spill)?;
             has_changed |= now.is_none_or(|now| now.version != change.version);
         }
         Ok(has_changed)
@@ -428,21 +432,21 @@ impl Array {
     /// them, the chunk is first laid over the new ones.
     pub(super) fn rebased(
         &self,
-        shards: &Shards,
+        array: &Array,
         chunk: ChunkId,
         recency: Recency,
         spill: Option<&Arc<SpillFile>>,
     ) -> Result<Option<Arc<PendingChunk>>> {
         let mut replaced = Replacements::default();
         loop {
-            let Some(change) = self.pending_chunk(chunk) else {
+            let Some(change) = self.pending_chunk(array, chunk) else {
                 return Ok(None);
             };
             let (Some(written), Some(bytes)) = (&change.written, &change.bytes) else {
                 return Ok(Some(change));
             };
-            let found = self.locate(shards, chunk, recency, &mut replaced)?;
-            let base = found.map(|found| self.stat_stored(shards, chunk, &found).version);
+            let found = self.locate(array, chunk, recency, &mut replaced)?;
+            let base = found.map(|found| self.stat_stored(array, chunk, &found).version);
             let is_same = match (&base, &change.base) {
                 (Some(now), Some(before)) => now.may_equal(before),
                 (now, before) => now == before,
@@ -450,18 +454,18 @@ impl Array {
             if is_same {
                 return Ok(Some(change));
             }
-            let new = self.laid_over(shards, chunk, bytes, written, spill, &mut replaced)?;
+            let new = self.laid_over(array, chunk, bytes, written, spill, &mut replaced)?;
             let new = PendingChunk::new(Some(new), Some(written.clone()), base)?;
-            let object = self.outer_shard(shards, chunk).number;
+            let object = self.outer_shard(array, chunk).number;
             self.pending().replace(object, chunk, &change, Some(new));
-            replaced.count(self.stored_key(chunk))?;
+            replaced.count(array.stored_key(chunk))?;
         }
     }
 
     /// Copies the written bytes of an encoded chunk over the stored chunk, and encodes the result.
     fn laid_over(
         &self,
-        shards: &Shards,
+        array: &Array,
         chunk: ChunkId,
         bytes: &PendingBytes,
         written: &Ranges,
@@ -471,25 +475,27 @@ impl Array {
         let mut scratch = Scratch::default();
         let mut ours = Vec::new();
         let mut theirs = Vec::new();
-        memory::check_chunk(self.chunk_memory().saturating_mul(2))?;
+        memory::check_chunk(array.chunk_memory().saturating_mul(2))?;
         bytes.read(0..u64::MAX, &mut scratch.stored)?;
-        self.decode(self.pipeline()?, None, &mut ours, &mut scratch)
-            .map_err(|e| self.in_chunk(chunk, e))?;
-        let limit = self.pipeline()?.max_stored();
-        match self.read_stored(shards, chunk, 0..limit, &mut scratch.stored, replaced)? {
+        array
+            .decode(array.pipeline()?, None, &mut ours, &mut scratch)
+            .map_err(|e| array.in_chunk(chunk, e))?;
+        let limit = array.pipeline()?.max_stored();
+        match self.read_stored(array, chunk, 0..limit, &mut scratch.stored, replaced)? {
             Some(_) => {
-                self.decode(self.pipeline()?, None, &mut theirs, &mut scratch)
-                    .map_err(|e| self.undecodable(chunk, &scratch.stored, e))?;
+                array
+                    .decode(array.pipeline()?, None, &mut theirs, &mut scratch)
+                    .map_err(|e| array.undecodable(chunk, &scratch.stored, e))?;
             }
             None => {
                 memory::resize(&mut theirs, ours.len())?;
-                self.fill(&mut theirs, 0);
+                array.fill(&mut theirs, 0);
             }
         }
         for range in written.iter() {
             theirs[range.clone()].copy_from_slice(&ours[range]);
         }
-        let encoded = self.encode_chunk(chunk, &theirs, &mut scratch)?;
+        let encoded = array.encode_chunk(chunk, &theirs, &mut scratch)?;
         PendingBytes::hold(encoded, spill)
     }
 
@@ -498,20 +504,21 @@ impl Array {
     /// is held in memory or in `spill`.
     fn drop_outside(
         &self,
+        array: &Array,
         pending: &PendingChunks,
         object: u64,
         spill: Option<&Arc<SpillFile>>,
         lost: &mut dyn FnMut(Error),
     ) -> Result<()> {
         for (chunk, change) in pending.chunks(object) {
-            let outside = self.outside(chunk);
+            let outside = array.outside(chunk);
             let Some(bytes) = change.bytes.as_ref().filter(|_| !outside.is_empty()) else {
                 continue;
             };
             let before = change
                 .written
                 .clone()
-                .unwrap_or_else(|| Ranges::from(0..self.grid.chunk_size(chunk)));
+                .unwrap_or_else(|| Ranges::from(0..array.grid.chunk_size(chunk)));
             let mut written = before.clone();
             written.remove_all(&outside);
             if written == before {
@@ -530,19 +537,10 @@ impl Array {
                     none,
                 )?);
             }
-            lost(self.lost(chunk, "the array became smaller"));
+            lost(array.lost(chunk, "the array became smaller"));
             pending.replace(object, chunk, &change, new);
         }
         Ok(())
-    }
-
-    /// Records that bytes of a chunk are lost, and returns the error for them.
-    pub fn lost(&self, chunk: ChunkId, why: &str) -> Error {
-        self.freshness.record_loss();
-        let what = format!(
-            "{why} meanwhile: what was written is lost; open the file again and write anew"
-        );
-        Error::stale().context(what).context(self.stored_key(chunk))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::{LoadedShard, Lookup, Recency};
 use crate::array::Array;
+use crate::array::chunks::Chunks;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use zarrfs_base::error::Result;
@@ -34,29 +35,16 @@ struct EntriesInside {
 type ShardsInside = BTreeMap<(usize, u64), EntriesInside>;
 
 impl Array {
-    /// Returns the number of objects that hold the array; `None` if each chunk is a value of its
-    /// own.
+    /// Returns the number of shards that are objects; `None` if each chunk is a value of its own.
     pub fn shard_count(&self) -> Option<u64> {
-        self.shards
-            .as_ref()
-            .map(|shards| shards.objects().chunk_count())
+        let chunks = self.in_shards()?;
+        Some(chunks.shards.objects().chunk_count())
     }
 
-    /// Returns the number of the object that holds a chunk; `None` if the chunk is a value of its
-    /// own.
+    /// Returns the number of the shard that is the object of a chunk; `None` if the chunk is a
+    /// value of its own.
     pub fn shard_of(&self, chunk: ChunkId) -> Option<u64> {
-        self.shards
-            .as_ref()
-            .map(|shards| self.outer_shard(shards, chunk).number)
-    }
-
-    /// Returns the chunks of the array that the object `number` holds or may hold, in C order.
-    pub fn shard_members(&self, number: u64) -> impl Iterator<Item = ChunkId> + use<> {
-        self.shards
-            .as_ref()
-            .map(|shards| shards.members(number, &self.grid))
-            .into_iter()
-            .flatten()
+        self.in_shards().map(|_| self.object_of(chunk))
     }
 
     /// Returns the stat of a chunk, like [`Array::stat_chunk`].
@@ -65,9 +53,9 @@ impl Array {
     ///
     /// Also fails if the index of the chunk's shard, or the chunk's entry in it, is damaged.
     pub fn stat_entry(&self, chunk: ChunkId) -> Result<Option<Stat>> {
-        match &self.shards {
+        match self.in_shards() {
             None => self.stat_chunk(chunk),
-            Some(shards) => self.read_in_shard(shards, chunk, 0..0, &mut Vec::new()),
+            Some(chunks) => chunks.get_range(self, chunk, 0..0, &mut Vec::new()),
         }
     }
 
@@ -78,13 +66,13 @@ impl Array {
     ///
     /// The store fails, or the index of the outermost shard is damaged.
     pub fn survey_shard(&self, number: u64) -> Result<Option<ShardUsage>> {
-        let Some(shards) = self
-            .shards
-            .as_ref()
-            .filter(|shards| shards.around(0).is_none())
+        let Some(chunks) = self
+            .in_shards()
+            .filter(|chunks| chunks.shards.around(0).is_none())
         else {
             return Ok(None);
         };
+        let shards = &chunks.shards;
         let mut usage = ShardUsage::default();
         // all but the innermost shards, with a valid index
         let mut outer: HashMap<(usize, u64), Arc<LoadedShard>> = HashMap::new();
@@ -109,7 +97,7 @@ impl Array {
                 usage.used = usage.used.saturating_add(size);
                 continue;
             }
-            let shard = match self.load_shard(shards, chunk, level, place, Recency::Now)? {
+            let shard = match chunks.load_shard(self, chunk, level, place, Recency::Now)? {
                 Lookup::Found(shard) => shard,
                 Lookup::Absent | Lookup::Replaced => return Ok(None),
             };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::array::{ArrayEntry, PendingBytes, Ranges, Scratch};
+use crate::array::{ArrayEntry, Ranges, Scratch};
 use zarrfs_base::json::{Value, json};
 use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::{ByteRange, Capabilities, Key, MemoryStore, Readable, Store, delegate_store};
@@ -300,10 +300,14 @@ fn an_object_that_is_always_replaced_is_given_up() {
         );
         // written bytes that have to be laid over what the store holds
         let before = reads();
-        let bytes = PendingBytes::in_memory(&[7, 7]).unwrap();
-        array
-            .hand_over(ChunkId(0), Some(bytes), Some(&Ranges::from(0..1)), None)
-            .unwrap();
+        let new = EncodedChunk {
+            bytes: &[7, 7],
+            written: Some(&Ranges::from(0..1)),
+            replaces: Replaces::Nothing,
+            spill: None,
+        };
+        let put = array.store_if(ChunkId(0), new);
+        assert!(matches!(put.unwrap(), Put::Stored(_)));
         assert!(load(&array, 0).is_err());
         assert!(
             reads() - before <= 3 * ATTEMPTS,

@@ -23,16 +23,13 @@ impl Cache {
     /// Returns the number of threads that store chunks of an array. They mostly wait, for the disk
     /// or for a server. Files that are synced at the same time share commits of a journal.
     pub(super) fn flush_threads(&self, array: &Array) -> usize {
-        let threads = array.concurrency(ENCODERS.max(processors()));
-        if array.has_shards() {
-            return threads; // their chunks are handed over in memory
-        }
         // each reserves its chunk twice, and readers need memory, too
         let in_memory = self.bound / WRITE_BACK_SHARE / array.grid().max_chunk_size().max(1);
-        threads.max(in_memory.min(WRITE_BACK_THREADS))
+        let waiting = array.concurrent_puts(in_memory.min(WRITE_BACK_THREADS));
+        waiting.max(array.concurrency(ENCODERS.max(processors())))
     }
 
-    /// Stores a chunk if it is dirty; one of a shard is handed over. Waits for a write-back of it
+    /// Stores a chunk if it is dirty, or hands it over to its object. Waits for a write-back of it
     /// in flight. A loss is recorded for the next close of a file of the array.
     pub fn flush_chunk(&self, array: &Array, chunk: ChunkId) -> Result<()> {
         match self.dirty_chunk(array, chunk) {
@@ -87,8 +84,7 @@ impl Cache {
         done.is_err() && self.stats.is_failing()
     }
 
-    /// Writes back all dirty chunks of the arrays for which `of` returns true; those of shards are
-    /// handed over.
+    /// Writes back all dirty chunks of the arrays for which `of` returns true.
     pub(super) fn write_back_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
         let list = self.lock().oldest_dirty(of);
         let mut arrays = HashSet::new();

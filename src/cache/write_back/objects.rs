@@ -1,16 +1,18 @@
-//! Decides when the objects of shards are stored. A write-back of a chunk of a shard hands it over
-//! to its object; the object is stored
+//! When the write-back stores objects that hold several chunks. A write-back of such a chunk makes
+//! it *pending*: it waits for its object, which is stored
 //!
-//! * when all of its chunks were handed over as a whole, by the write-back of the last one,
+//! * when all of its chunks are pending as a whole, by the write-back of the last one,
 //! * when the array is flushed: at close of its flat bytes, fsync, sync and unmount,
 //! * when it was not changed for a while,
 //! * when neither memory nor the spill file has space for another chunk: then the one that waits
 //!   longest comes first.
 //!
+//! How an object is stored, and what its chunks are until then, is not known here.
+//!
 //! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still
 //! dirty. So a flush finds it.
 
-use crate::array::{Array, are_too_many};
+use crate::array::{Array, Flush, are_too_many};
 use crate::cache::{Cache, State};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -37,7 +39,7 @@ impl Cache {
 
     /// Records that an array has pending chunks.
     pub fn add_pending(&self, array: &Arc<Array>) {
-        if !array.has_shards() {
+        if !array.has_pending() {
             return;
         }
         let former = self.lock().pending.insert(array.id(), array.clone());
@@ -73,7 +75,7 @@ impl Cache {
         self.lock()
             .pending
             .values()
-            .any(|array| of(array) && !array.pending().is_empty())
+            .any(|array| of(array) && array.has_pending())
     }
 
     /// Returns the arrays with pending chunks for which `of` returns true, and forgets those
@@ -81,7 +83,7 @@ impl Cache {
     /// chunks are older.
     fn with_pending(&self, of: impl Fn(&Array) -> bool) -> [Vec<Arc<Array>>; 2] {
         let mut state = self.lock();
-        state.pending.retain(|_, array| !array.pending().is_empty());
+        state.pending.retain(|_, array| array.has_pending());
         let (older, newest) = state
             .pending
             .values()
@@ -102,10 +104,10 @@ impl Cache {
         }
     }
 
-    /// Hands over the dirty chunks of an array. Without shards, or if an object could not be stored
-    /// in the background, stores all of them as [`Cache::flush_array`] does.
+    /// Writes back the dirty chunks of an array. Those of objects that hold several then wait there
+    /// for others, unless an object could not be stored in the background.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
-        if !array.has_shards() || self.take_unstored_object(array) {
+        if self.take_unstored_object(array) {
             return self.flush_array(array);
         }
         self.write_back_where(|of| of.key() == array.key())
@@ -119,13 +121,8 @@ impl Cache {
         for arrays in self.with_pending(of) {
             let mut list = Vec::new();
             for array in &arrays {
-                list.extend(
-                    array
-                        .pending()
-                        .objects()
-                        .into_iter()
-                        .map(|object| (array, object)),
-                );
+                let objects = array.pending_objects();
+                list.extend(objects.into_iter().map(|object| (array, object)));
             }
             done = done.and(self.store_each(
                 &list,
@@ -143,21 +140,21 @@ impl Cache {
         object: u64,
         since: Instant,
     ) -> Result<()> {
-        let mut in_flight = self.begin_write_back(array);
-        let done = array.store_object(object, self.spill.as_ref(), since, &mut |e| {
-            self.record_loss(array, e)
+        let stored = self.in_flight(array, || {
+            let how = Flush {
+                spill: self.spill.as_ref(),
+                since,
+                lost: Some(&mut |e| self.record_loss(array, e)),
+            };
+            array.store_object(object, how)
         });
-        in_flight.has_failed = done.is_err();
-        done.map_err(|e| {
-            self.record_unstored_object(array);
-            self.stats.not_stored(e)
-        })
+        stored.inspect_err(|_| self.record_unstored_object(array))
     }
 
     /// Stores an object of `array`, so that there is space for another pending chunk. Returns
     /// whether there was one that could be stored.
     pub(super) fn free_pending_space(&self, array: &Arc<Array>) -> bool {
-        let objects = array.pending().objects();
+        let objects = array.pending_objects();
         objects
             .into_iter()
             .any(|object| self.store_object(array, object, Instant::now()).is_ok())
@@ -170,10 +167,10 @@ impl Cache {
         let pause = (!older.is_empty() || !newest.is_empty()).then_some(LOOK);
         let older = older
             .into_iter()
-            .map(|array| (array.pending().objects(), array));
+            .map(|array| (array.pending_objects(), array));
         let newest = newest
             .into_iter()
-            .map(|array| (array.pending().quiet(now), array));
+            .map(|array| (array.quiet_objects(now), array));
         for (objects, array) in older.chain(newest) {
             if objects.is_empty() || !self.lock().may_write_back(array.id(), 1) {
                 continue;

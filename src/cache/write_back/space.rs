@@ -129,10 +129,10 @@ impl WriteBacks {
 }
 
 /// A write-back in flight. It counts until it is dropped, also when it panics.
-pub(super) struct WriteBackInFlight<'a> {
+struct WriteBackInFlight<'a> {
     cache: &'a Cache,
     array: u64,
-    pub has_failed: bool,
+    has_failed: bool,
 }
 
 impl Drop for WriteBackInFlight<'_> {
@@ -287,18 +287,26 @@ impl Cache {
         BACKGROUND_BYTES.min(self.dirty_bound() / 4)
     }
 
-    /// Records that a write-back of `array` begins.
-    pub(super) fn begin_write_back(&self, array: &Array) -> WriteBackInFlight<'_> {
+    /// Calls `store`, a write-back of `array`, and records meanwhile that it is in flight, then
+    /// whether it has failed.
+    pub(super) fn in_flight(
+        &self,
+        array: &Array,
+        store: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         self.lock()
             .write_backs
             .entry(array.id())
             .or_default()
             .in_flight += 1;
-        WriteBackInFlight {
+        let mut in_flight = WriteBackInFlight {
             cache: self,
             array: array.id(),
             has_failed: true,
-        }
+        };
+        let done = store();
+        in_flight.has_failed = done.is_err();
+        done.map_err(|e| self.stats.not_stored(e))
     }
 }
 

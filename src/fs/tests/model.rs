@@ -246,7 +246,7 @@ impl Model {
                 array.fill(&mut whole, 0);
                 (self.chunks[id], self.there[id]) = (whole, false);
                 self.dirty.fill(false);
-                if array.has_shards() {
+                if array.shard_count().is_some() {
                     // the erased chunk is handed over, and replaces one that another writer stores
                     // before the next flush
                     self.mark_dirty(id);

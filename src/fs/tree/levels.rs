@@ -23,7 +23,7 @@ use zarrfs_store::{Key, StoreExt};
 pub struct EncodedValue {
     /// The array.
     pub array: Arc<Array>,
-    /// The chunk, or the first chunk of the shard.
+    /// The chunk, or the first one of several.
     pub chunk: ChunkId,
 }
 

@@ -94,7 +94,7 @@ fn sample(array: &Arc<Array>) -> StoredSize {
     }
     // take this before the store is asked: a chunk that is stored meanwhile counts twice rather
     // than never
-    let pending = array.pending().size();
+    let pending = array.pending_size();
     array.prefetch_levels();
     let most = if array.is_remote() {
         NAMES_REMOTE

@@ -31,10 +31,8 @@ impl Target {
     pub fn stored_key(&self) -> Option<Key> {
         match self {
             Target::Document(key, file) => Some(key.join(file.name())),
-            Target::Chunk(array, _) if array.has_shards() => None,
-            Target::Chunk(array, chunk) | Target::Encoded(EncodedValue { array, chunk }) => {
-                Some(array.stored_key(*chunk))
-            }
+            Target::Chunk(array, chunk) => array.own_key(*chunk),
+            Target::Encoded(EncodedValue { array, chunk }) => Some(array.stored_key(*chunk)),
             Target::Plain(key) => Some(key.clone()),
             Target::Flat(_) => None,
         }

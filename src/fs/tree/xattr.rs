@@ -90,7 +90,7 @@ pub fn of(
                 "user.zarrfs.stored_size".into(),
                 stat.size.to_string().into(),
             ));
-            // the read of a damaged shard reports the error
+            // a read of the chunk reports damage
             if let Ok(Some(offset)) = array.offset_in_object(chunk) {
                 list.push(("user.zarrfs.offset".into(), offset.to_string().into()));
             }

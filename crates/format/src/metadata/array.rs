@@ -285,6 +285,25 @@ impl ArrayMetadata {
         self.shards.is_empty() && self.stated_filters().eq(self.object_codec())
     }
 
+    /// Returns whether chunks have one shape, and shards as well.
+    pub fn is_regular(&self) -> bool {
+        self.edges.is_none() && self.shards.iter().all(|level| level.edges.is_none())
+    }
+
+    /// Returns the metadata of an array of another shape whose chunks are stored as the mount shows
+    /// them.
+    pub fn without_codecs(&self, shape: Vec<u64>, chunks: Vec<u64>) -> Self {
+        ArrayMetadata {
+            shape,
+            chunks,
+            edges: None,
+            compressor: None,
+            filters: Vec::new(),
+            shards: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// Returns whether both arrays encode chunks in the same way. Only the shape, the separator,
     /// the names of dimensions, and the spelling of dtype, fill value and codecs may differ.
     /// Callers compare the separators.

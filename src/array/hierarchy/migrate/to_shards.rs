@@ -293,7 +293,7 @@ impl ShardedCopying<'_> {
     fn copy_shard(&mut self, old: &Array, new: &Array, number: u64) -> Result<()> {
         let store = self.from.store();
         let together = ValueStart::together(store);
-        let mut members = new.shard_members(number).peekable();
+        let mut members = new.object_members(number).peekable();
         let mut chunks = Vec::new();
         let mut end = 0;
         while members.peek().is_some() {
@@ -356,7 +356,7 @@ impl ShardedCopying<'_> {
 fn shard_shape(shape: &ShardShape, array: &Array) -> Result<Option<Vec<u64>>> {
     let metadata = array.metadata();
     let counts = array.grid().counts();
-    if array.has_shards() || metadata.edges.is_some() || array.grid().chunk_count() < 2 {
+    if array.shard_count().is_some() || metadata.edges.is_some() || array.grid().chunk_count() < 2 {
         return Ok(None);
     }
     let in_shard = match shape {

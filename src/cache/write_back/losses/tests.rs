@@ -59,7 +59,7 @@ impl Setup {
         self.below
             .put(
                 &Key::root().join("zarr.json"),
-                &document(len, self.array.has_shards()),
+                &document(len, self.array.shard_count().is_some()),
             )
             .unwrap();
     }

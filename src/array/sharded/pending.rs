@@ -2,7 +2,7 @@
 //! precedence over the stored chunks: every reader of the array gets them. This module does not
 //! know how or when objects are stored.
 
-use super::Ranges;
+use crate::array::Ranges;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -54,21 +54,21 @@ pub fn are_too_many() -> bool {
 
 /// The bytes of an encoded chunk.
 pub enum PendingBytes {
-    /// In memory, counted by a grant.
-    Memory(Vec<u8>, HeldBytes),
+    /// In memory.
+    Memory(HeldBytes),
     /// In a spill file.
     Spilled(SpilledBytes),
 }
 
-/// The count of some bytes in memory, which ends when it is dropped.
-pub struct HeldBytes(
-    usize,
-    #[allow(dead_code, reason = "it counts until it is dropped")] Grant,
-);
+/// Bytes in memory, counted in [`HELD`] until they are dropped.
+pub struct HeldBytes {
+    pub bytes: Vec<u8>,
+    _memory: Grant,
+}
 
 impl Drop for HeldBytes {
     fn drop(&mut self) {
-        HELD.fetch_sub(self.0, Ordering::Relaxed);
+        HELD.fetch_sub(self.bytes.len(), Ordering::Relaxed);
     }
 }
 
@@ -102,19 +102,22 @@ impl PendingBytes {
 
     /// Copies bytes into memory.
     pub fn in_memory(bytes: &[u8]) -> Result<Self> {
-        let mut grant = Grant::default();
-        grant.grow(bytes.len() + COST)?;
+        let mut granted = Grant::default();
+        granted.grow(bytes.len() + COST)?;
         let mut copy = Vec::new();
         memory::reserve(&mut copy, bytes.len())?;
         copy.extend_from_slice(bytes);
         HELD.fetch_add(bytes.len(), Ordering::Relaxed);
-        Ok(PendingBytes::Memory(copy, HeldBytes(bytes.len(), grant)))
+        Ok(PendingBytes::Memory(HeldBytes {
+            bytes: copy,
+            _memory: granted,
+        }))
     }
 
     /// Returns the number of bytes.
     pub fn size(&self) -> u64 {
         match self {
-            PendingBytes::Memory(bytes, _) => bytes.len() as u64,
+            PendingBytes::Memory(held) => held.bytes.len() as u64,
             PendingBytes::Spilled(spilled) => spilled.size(),
         }
     }
@@ -125,9 +128,9 @@ impl PendingBytes {
         let start = range.start.min(end);
         out.clear();
         match self {
-            PendingBytes::Memory(bytes, _) => {
+            PendingBytes::Memory(held) => {
                 memory::reserve(out, (end - start) as usize)?;
-                out.extend_from_slice(&bytes[start as usize..end as usize]);
+                out.extend_from_slice(&held.bytes[start as usize..end as usize]);
             }
             PendingBytes::Spilled(spilled) => {
                 let (file, place) = spilled.place();
@@ -253,6 +256,22 @@ impl PendingChunks {
             .get(&object)
             .map(|found| found.chunks.clone())
             .unwrap_or_default()
+    }
+
+    /// Returns all pending chunks.
+    pub fn all(&self) -> Vec<ChunkId> {
+        let objects = lock(&self.objects);
+        let chunks = objects.values().flat_map(|object| object.chunks.keys());
+        chunks.copied().collect()
+    }
+
+    /// Returns the pending chunk with the highest number.
+    pub fn last(&self) -> Option<ChunkId> {
+        let objects = lock(&self.objects);
+        let last = objects
+            .values()
+            .filter_map(|object| object.chunks.last_key_value());
+        last.map(|(chunk, _)| *chunk).max()
     }
 
     /// Hands over a chunk, or erases it if there are no bytes. `written` are the bytes that were

@@ -1,0 +1,174 @@
+//! Where the encoded chunks of an array lie: each in a value of its own, or several in an *object*.
+//! [`Chunks`] is the one door to both; a chunk that has a value of its own is the only one of its
+//! object. Implementations know keys, versions and encoded bytes. They do not know who reads or
+//! writes a chunk, or when.
+
+use super::{Array, Ranges};
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+use zarrfs_base::error::{Error, Result};
+use zarrfs_base::spill_file::SpillFile;
+use zarrfs_format::grid::{ChunkId, Grid};
+use zarrfs_store::{Replaces, Stat, StoreExt, Version};
+
+/// Chunks of an object.
+pub type ObjectChunks = Box<dyn Iterator<Item = ChunkId> + Send>;
+
+/// The result of putting a chunk.
+pub enum Put {
+    /// Readers get the chunk with this version from now on.
+    Stored(Version),
+    /// Nothing was put: the chunk has been replaced meanwhile.
+    Replaced,
+    /// Nothing was put: no space is left in which the chunk could wait for its object.
+    Full(Error),
+}
+
+/// How an object is stored.
+pub struct Flush<'a> {
+    /// The file that holds chunks that have to be encoded again, if memory does not.
+    pub spill: Option<&'a Arc<SpillFile>>,
+    /// The time from which the wait for the store's lock is measured.
+    pub since: Instant,
+    /// Gets an error at once for bytes that are lost, since the array was replaced or became
+    /// smaller. Without it the array's document is not examined.
+    pub lost: Option<&'a mut dyn FnMut(Error)>,
+}
+
+/// An encoded chunk to put.
+#[derive(Clone, Copy)]
+pub struct EncodedChunk<'a> {
+    /// The encoded bytes.
+    pub bytes: &'a [u8],
+    /// The decoded bytes that may differ from the replaced chunk; `None` stands for all.
+    pub written: Option<&'a Ranges>,
+    /// What it may replace.
+    pub replaces: Replaces<'a>,
+    /// The file that holds a chunk that waits for its object, if memory does not.
+    pub spill: Option<&'a Arc<SpillFile>>,
+}
+
+/// The encoded chunks of an array, in its store. Errors name the key.
+///
+/// What a method does unless it is overridden is right for chunks that are values of their own.
+pub(super) trait Chunks: Any + Send + Sync {
+    /// Returns the grid of the objects.
+    fn objects<'a>(&'a self, array: &'a Array) -> &'a Grid {
+        &array.grid
+    }
+
+    /// Returns the number of the object that holds a chunk.
+    fn object_of(&self, _: &Array, chunk: ChunkId) -> u64 {
+        chunk.0
+    }
+
+    /// Returns the chunks of the array that an object holds or may hold, in C order.
+    fn members(&self, _: &Array, object: u64) -> ObjectChunks {
+        Box::new(std::iter::once(ChunkId(object)))
+    }
+
+    /// Returns those chunks of a listed object that are stored, or may be because it is damaged.
+    fn stored_members(&self, array: &Arc<Array>, object: u64) -> ObjectChunks {
+        self.members(array, object)
+    }
+
+    /// Reads a whole chunk of at most `limit` bytes; `None` if it is uninitialized.
+    fn get(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        limit: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Version>> {
+        let key = array.stored_key(chunk);
+        let got = array.timed(&key, || {
+            let got = array.store.get(&key, limit, out);
+            got.map_err(|e| array.explained_by_store(chunk, e))
+        })?;
+        array.stats.bytes_stored.add(out.len() as u64);
+        Ok(got)
+    }
+
+    /// Reads the bytes `range` of a chunk, or fewer if the chunk ends earlier. The stat has the
+    /// size and the version of the chunk.
+    fn get_range(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        range: Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Stat>> {
+        array.timed_range(&array.stored_key(chunk), range, out)
+    }
+
+    /// Returns the stat of a chunk as of now; `None` if the chunk is uninitialized.
+    fn stat(&self, array: &Array, chunk: ChunkId) -> Result<Option<Stat>> {
+        array.stat_object(chunk)
+    }
+
+    /// Calls `each` with the stat of each chunk, in order, until it returns false.
+    fn stat_many(
+        &self,
+        array: &Array,
+        chunks: &mut dyn Iterator<Item = ChunkId>,
+        each: &mut dyn FnMut(Result<Option<Stat>>) -> bool,
+    ) {
+        array.stat_objects(chunks, each);
+    }
+
+    /// Checks that there is memory to store objects.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM if there is not.
+    fn check_storable(&self, _: &Array) -> Result<()> {
+        Ok(())
+    }
+
+    /// Puts a chunk.
+    fn put_if(&self, array: &Array, chunk: ChunkId, new: EncodedChunk) -> Result<Put> {
+        let key = array.stored_key(chunk);
+        let put = array.timed(&key, || array.store.put_if(&key, new.bytes, new.replaces))?;
+        let Some(version) = put else {
+            return Ok(Put::Replaced);
+        };
+        array.stats.object_stores.add(1);
+        array.stats.bytes_written.add(new.bytes.len() as u64);
+        Ok(Put::Stored(version))
+    }
+
+    /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
+    fn erase(&self, array: &Array, chunk: ChunkId) -> Result<bool> {
+        let key = array.stored_key(chunk);
+        array.store.delete(&key).map_err(|e| e.context(&key))
+    }
+
+    /// Calls `replace`, which replaces or deletes the object that holds `chunk`, while this mount
+    /// stores no other one in its place.
+    fn replace_object(
+        &self,
+        _: &Array,
+        _: ChunkId,
+        replace: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        replace()
+    }
+
+    /// Stores the chunks that wait for an object: see [`Array::store_object`].
+    fn flush(&self, _: &Array, _: u64, _: Flush) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns whether an object holds several chunks, which wait there for each other once they
+    /// are put.
+    fn share_objects(&self) -> bool {
+        false
+    }
+}
+
+/// Chunks that are values of their own.
+pub(super) struct PlainChunks;
+
+impl Chunks for PlainChunks {}
