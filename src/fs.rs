@@ -258,10 +258,10 @@ impl Fs {
         if let Some(attributes) = self.attributes_while_open(node) {
             return Ok(attributes);
         }
-        match node {
-            Node::Chunk(key, name) => self.settle(key, Some(name)),
-            Node::Value(key) => self.settle_object(key),
-            _ => {}
+        if let Some((key, name)) = node.chunk() {
+            self.settle(key, Some(name));
+        } else if let Some(key) = node.value() {
+            self.settle_object(key);
         }
         self.sized(node, self.tree.attributes(node)?)
     }
@@ -327,7 +327,7 @@ impl Fs {
             self.writable()?;
         }
         let node = self.tree.node(inode).ok();
-        let chunk = node.filter(|node| for_writing && matches!(**node, Node::Chunk(..)));
+        let chunk = node.filter(|node| for_writing && node.chunk().is_some());
         let opening = chunk.map(|node| self.lost.opening(&node.path()));
         let opened = self.open_named(audience, inode, for_writing, direct);
         drop(opening);
@@ -348,12 +348,13 @@ impl Fs {
         }
         self.tree.revalidate(&node);
         self.tree.check_snapshot(inode, &node)?;
-        if let Node::Flat(key) | Node::Header(key, _) = &*node
+        let header = node.header().filter(|_| node.view().is_none());
+        if let Some(key) = node.flat().or(header.map(|(key, _)| key))
             && !for_writing
         {
             self.check_not_dismantled(key)?;
         }
-        if let Node::Value(key) = &*node {
+        if let Some(key) = node.value() {
             self.settle_object(key);
         }
         let new = match &*node {
@@ -363,7 +364,7 @@ impl Fs {
             Node::ViewFile(key, view, ViewedFile::Flat) => {
                 self.open_view(inode, &node, (key, view), for_writing)?
             }
-            Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => {
+            _ if node.is_composite() => {
                 let (file, pages) = self.open_composite(inode, &node, for_writing, direct)?;
                 NewFile::new(Arc::new(file), pages)
             }
@@ -381,22 +382,16 @@ impl Fs {
                 return Err(self.tree.unreadable(key));
             }
             Node::Control(file) => self.open_control(inode, *file, audience)?,
-            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory => {
-                return Err(Error::system(libc::EISDIR));
-            }
+            _ => return Err(Error::system(libc::EISDIR)),
         };
         let opened = self.insert(new);
-        if let Node::Flat(_) = &*node {
+        let writers = node.flat().map_or(0, |key| {
             self.note_sharing(inode);
-        }
-        let writers = if let Node::Flat(key) = &*node {
             self.guards.writers(key, inode)
-        } else {
-            0
-        };
+        });
         Ok(OpenedFile {
             has_other_writers: writers > usize::from(for_writing),
-            has_lasting_attributes: matches!(*node, Node::Chunk(..)),
+            has_lasting_attributes: node.chunk().is_some(),
             ..opened
         })
     }
@@ -513,7 +508,7 @@ impl Fs {
         };
         file.written_arrays()
             .into_iter()
-            .map(|array| self.tree.inode(&Node::Flat(array)))
+            .map(|array| self.tree.flat_inode(&array))
             .collect()
     }
 

@@ -2,7 +2,7 @@
 //! a part of `zarr.json`.
 
 use super::{CommandFailure, StoreArgs, StoreLocation, open_store, print};
-use crate::array::hierarchy::{StoredNode, UseConsolidated};
+use crate::array::hierarchy::UseConsolidated;
 use clap::Args;
 use std::sync::Arc;
 use zarrfs_base::json::{self, json};
@@ -39,7 +39,7 @@ pub fn run(args: &ConsolidateArgs) -> Result<(), CommandFailure> {
     let arrays = names.iter().filter(|name| {
         if is_v3 {
             Key::normalize(name)
-                .is_ok_and(|key| matches!(hierarchy.find(&key), Ok(Some(StoredNode::Array(_)))))
+                .is_ok_and(|key| matches!(hierarchy.usable_array(&key), Ok(Some(_))))
         } else {
             name.rsplit('/').next() == Some(ZARRAY)
         }

@@ -12,7 +12,7 @@ use super::unfinished::{
     UnfinishedOutput, hidden_directory, remove_directory, rename_to_free_name, sync_directory,
 };
 use super::{CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, WriteArgs, location};
-use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile, StoredNode};
+use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile};
 use clap::Args;
 use document::NewDocument;
 use place::NewPlace;
@@ -562,13 +562,11 @@ fn make_above(hierarchy: &Hierarchy, key: &Key, document: &NewDocument) -> Resul
     if key.is_root() {
         return Ok(());
     }
-    if !matches!(
-        hierarchy.find(&root)?,
-        Some(StoredNode::Array(_) | StoredNode::Damaged(_))
-    ) && hierarchy
-        .store()
-        .stat(&root.join(document.format.group_file().name()))?
-        .is_none()
+    if !hierarchy.is_array(&root)?
+        && hierarchy
+            .store()
+            .stat(&root.join(document.format.group_file().name()))?
+            .is_none()
     {
         hierarchy.put_document(
             &root,

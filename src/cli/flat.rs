@@ -2,7 +2,7 @@
 
 use super::{CommandFailure, StoreLocation};
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::array::hierarchy::Hierarchy;
 use crate::cache::Cache;
 use crate::fs::tree::{FLAT, ROOT_INODE, Tree};
 use crate::fs::{Fs, Options};
@@ -33,14 +33,12 @@ pub fn open(
     let cache = Arc::new(cache);
     let for_writing = !options.read_only;
     let tree = Tree::new(hierarchy, cache.clone());
-    let array = match tree.hierarchy().find(&Key::root())? {
-        Some(StoredNode::Array(array)) => array,
-        Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
-        _ => {
-            return Err(CommandFailure::not_found(format!(
-                "{shown}: a group, not an array; name an array in it: `zarrfs ls {shown}` lists them"
-            )));
-        }
+    let found = tree.hierarchy().find(&Key::root())?;
+    let array = found.map(|node| node.usable()).transpose();
+    let Some(array) = array.map_err(|e| e.context(shown))?.flatten() else {
+        return Err(CommandFailure::not_found(format!(
+            "{shown}: a group, not an array; name an array in it: `zarrfs ls {shown}` lists them"
+        )));
     };
     array.readable().map_err(|e| e.context(shown))?;
     if array.metadata().has_objects() {

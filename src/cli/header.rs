@@ -6,7 +6,7 @@ use super::{
     CommandFailure, MemoryArgs, StoreArgs, StoreLocation, list_of, location, open_store, print,
 };
 use crate::array::Array;
-use crate::array::hierarchy::{FillMeaning, StoredNode};
+use crate::array::hierarchy::FillMeaning;
 use crate::cache::Cache;
 use crate::export::{self, ArrayBox, Composite, Described, Format, GroupFormat, PartContent};
 use clap::Args;
@@ -80,17 +80,17 @@ pub fn run(args: &HeaderArgs) -> Result<(), CommandFailure> {
     // the directory of an array is a store of one array, but its coordinates are beside it
     let alone = open_store(&args.path, &args.store_args, &stats)?;
     let alone = args.files.hierarchy(alone);
-    let place = alone.find(&Key::root()).map_err(|e| e.context(shown))?;
+    let array = alone.usable_array(&Key::root());
+    let array = array.map_err(|e| e.context(shown))?;
     let cache = args.memory.cache(stats.clone());
-    match (place, args.format) {
-        (Some(StoredNode::Damaged(e)), _) => Err(e.context(shown).into()),
-        (Some(StoredNode::Array(_)), Some(Asked::Group(format))) if !format.shows_array() => {
+    match (array, args.format) {
+        (Some(_), Some(Asked::Group(format))) if !format.shows_array() => {
             let id = format.id();
             Err(CommandFailure::wrong_use(format!(
                 "{shown}: an array; {id} is for groups"
             )))
         }
-        (Some(StoredNode::Array(array)), asked @ (None | Some(Asked::Array(_)))) => {
+        (Some(array), asked @ (None | Some(Asked::Array(_)))) => {
             array.readable().map_err(|e| e.context(shown))?;
             let source = HeaderSource {
                 path: &args.path,
@@ -203,22 +203,22 @@ impl HeaderSource<'_> {
         let (store, key) = enclosing(self.path, self.store_args);
         let hierarchy =
             open_store(&store, self.store_args, stats)?.with_fill_meaning(self.fill_meaning);
-        let place = hierarchy.find(&key).map_err(|e| e.context(self.path))?;
-        let described = match (place, &self.part) {
-            (Some(StoredNode::Array(array)), None) if format.reads_values() => {
+        let array = hierarchy.usable_array(&key);
+        let array = array.map_err(|e| e.context(self.path))?;
+        let described = match (array, &self.part) {
+            (Some(array), None) if format.reads_values() => {
                 export::describe_values(&hierarchy, cache, &array, 0..array.size())
             }
-            (Some(StoredNode::Array(array)), Some(part)) if format.reads_values() => {
+            (Some(array), Some(part)) if format.reads_values() => {
                 part.describe_values(&hierarchy, cache, &array)
             }
-            (Some(StoredNode::Array(array)), part) => {
+            (Some(array), part) => {
                 let whole = export::describe(&hierarchy, cache, &array);
                 whole.map(|whole| match part {
                     Some(part) => part.describe(&whole),
                     None => whole,
                 })
             }
-            (Some(StoredNode::Damaged(e)), _) => Err(e),
             _ => Err(Error::not_found("no such array")),
         };
         described.map_err(|e| e.context(self.path).into())

@@ -6,7 +6,7 @@ use super::{
     CommandFailure, MemoryArgs, Reading, StoreArgs, StoreLocation, list_of, open_store, print,
     size, warn_unlisted,
 };
-use crate::array::hierarchy::{Hierarchy, NodeUse, StoredNode};
+use crate::array::hierarchy::{Hierarchy, NodeUse};
 use crate::array::{Array, ArrayEntry};
 use crate::check::{CheckOptions, examine_all};
 use crate::export::Plate;
@@ -113,13 +113,15 @@ pub fn run(args: &InfoArgs) -> std::result::Result<(), CommandFailure> {
     };
     let mut rows = Vec::new();
     hierarchy.visit_below(&Key::root(), used, &mut |key, node| {
-        let content = match node {
-            StoredNode::Array(array) => {
-                RowContent::Array(Box::new(array_row(&hierarchy, key, array, args)))
+        let content = match node.usable() {
+            Ok(Some(array)) => {
+                RowContent::Array(Box::new(array_row(&hierarchy, key, &array, args)))
             }
-            StoredNode::Damaged(e) => RowContent::Unreadable(e.clone()),
+            Err(e) => RowContent::Unreadable(e),
             // a group whose attributes can't be read is shown without them
-            _ => RowContent::Group(hierarchy.attributes(key).ok().and_then(|a| Plate::of(&a))),
+            Ok(None) => {
+                RowContent::Group(hierarchy.attributes(key).ok().and_then(|a| Plate::of(&a)))
+            }
         };
         rows.push(InfoRow {
             key: key.clone(),

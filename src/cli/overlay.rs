@@ -5,7 +5,7 @@ use super::{
     CommandFailure, StoreArgs, StoreLocation, StoreRequest, WriteArgs, absolute, location, print,
     stdio,
 };
-use crate::array::hierarchy::{Hierarchy, REMOVED, StoredNode, UseConsolidated};
+use crate::array::hierarchy::{Hierarchy, REMOVED, UseConsolidated};
 use clap::{Args, Subcommand};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -364,9 +364,7 @@ impl ChangeCounter {
                 return Ok(Some(above));
             }
             for hierarchy in &self.hierarchies {
-                if let Some(StoredNode::Array(_) | StoredNode::Damaged(_)) =
-                    hierarchy.find(&above)?
-                {
+                if hierarchy.is_array(&above)? {
                     return Ok(Some(above));
                 }
             }

@@ -53,7 +53,7 @@ impl Fs {
                 .filter(|node| node.is_directory())
                 .ok_or(e)?,
         };
-        if let Node::Directory(key) = &*node {
+        if let Some(key) = node.directory() {
             self.settle(key, None);
             self.tree.look_ahead(key);
         }

@@ -100,7 +100,8 @@ impl Fs {
 
     /// Returns whether a node is the container of a group without arrays.
     pub(super) fn is_empty_container(&self, node: &Node) -> bool {
-        matches!(node, Node::Dataset(key, format) if !self.tree.shows_values(key, *format))
+        let container = node.container();
+        container.is_some_and(|(key, format)| !self.tree.shows_values(key, format))
     }
 
     /// Returns whether a generated file shows what is in the plain key `from`. Of a header, the
@@ -109,7 +110,7 @@ impl Fs {
     fn is_shown(&self, to: &Node, from: &Key) -> Result<bool> {
         let size = self.store().stat(from)?.map_or(0, |stat| stat.size);
         let shown = self.tree.attributes(to)?.size;
-        if let Node::Flat(key) = to {
+        if let Some(key) = to.flat() {
             let file = self.open_flat(self.tree.inode(to), key, false, false)?.file;
             return Ok(size == shown && self.is_same(&*file, 0..size, from, 0)?);
         }
@@ -117,7 +118,7 @@ impl Fs {
         if file.is_text() {
             return Ok(true);
         }
-        if let Node::Dataset(..) = to {
+        if to.container().is_some() {
             return Ok(size == shown && self.is_same(&file, 0..size, from, 0)?);
         }
         // values end with the file, and the text before them may have another length
@@ -217,9 +218,9 @@ impl Change<'_> {
             generated.ok_or_else(|| Error::invalid("the array does not show such a file"))?
         };
         if !self.is_shown(&to, from)? {
-            match &to {
-                Node::Flat(_) => self.copy_into(from, &self.tree.array(&key)?)?,
-                _ => self.copy_onto(from, &to)?,
+            match to.flat() {
+                Some(key) => self.copy_into(from, &self.tree.array(key)?)?,
+                None => self.copy_onto(from, &to)?,
             }
         }
         self.remove_early(from)

@@ -4,7 +4,7 @@
 use super::files::draft::{Draft, DraftText};
 use super::{Change, Fs};
 use crate::array::Array;
-use crate::array::hierarchy::{MetadataFile, StoredNode};
+use crate::array::hierarchy::MetadataFile;
 use crate::fs::tree::{FLAT, Node, chunk_named};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_store::Key;
@@ -50,11 +50,7 @@ impl Fs {
     }
 
     fn is_array(&self, key: &Key) -> bool {
-        let found = self.tree.hierarchy().find(key);
-        matches!(
-            found,
-            Ok(Some(StoredNode::Array(_) | StoredNode::Damaged(_)))
-        )
+        self.tree.hierarchy().is_array(key).unwrap_or(false)
     }
 
     /// Stores the chunk `name` of the array at `key`, or hands over all dirty chunks of the array,
@@ -93,10 +89,10 @@ impl Fs {
     /// Returns whether [`Fs::settle`] has something to store before `name` in the directory `node`,
     /// or a chunk file itself, is looked up.
     pub(super) fn is_unsettled(&self, node: &Node, name: Option<&str>) -> bool {
-        let (key, name) = match (node, name) {
-            (Node::Directory(key), name) => (key, name),
-            (Node::Chunk(key, name), _) => (key, Some(name.as_str())),
-            (Node::Value(key), _) => return self.is_object_unsettled(key),
+        let (key, name) = match (node.directory(), node.chunk(), node.value()) {
+            (Some(key), ..) => (key, name),
+            (_, Some((key, name)), _) => (key, Some(name)),
+            (.., Some(key)) => return self.is_object_unsettled(key),
             _ => return false,
         };
         let array = self.tree.hierarchy().cached_array(key);

@@ -9,7 +9,7 @@
 //! this path is kept with its content until the kernel forgets it.
 
 use super::files::{NewFile, OpenFile};
-use super::tree::{Attributes, Node};
+use super::tree::{Attributes, Node, NodeNature};
 use super::{Audience, Change, Fs, KernelPages, OpenedFile};
 use lru::LruCache;
 use std::num::NonZeroUsize;
@@ -190,7 +190,7 @@ impl Change<'_> {
     /// Opens a file that is about to lose its path, so that its content outlives the path. Returns
     /// its handle.
     fn keep(&self, node: &Node, inode: u64) -> Option<u64> {
-        if !matches!(node, Node::Value(_) | Node::Chunk(..) | Node::Metadata(..)) {
+        if node.nature() != NodeNature::Stored {
             return None;
         }
         let opened = self.open_named(Audience::Owner, inode, true, false);

@@ -42,14 +42,12 @@ impl Fs {
     /// Returns the key under which a plain key, a directory, a document or a chunk is stored, if it
     /// shares that with no other file.
     fn own_key(&self, node: &Node) -> Option<Key> {
-        match node {
-            Node::Value(key) | Node::Directory(key) => Some(key.clone()),
-            Node::Metadata(key, file) => Some(key.join(file.name())),
-            Node::Chunk(key, name) => {
+        match node.chunk() {
+            Some((key, name)) => {
                 let (array, chunk) = self.tree.chunk(key, name).ok()?;
                 (!array.has_shards()).then(|| array.stored_key(chunk))
             }
-            _ => None,
+            None => node.is_stored().then(|| node.path()),
         }
     }
 
@@ -58,7 +56,7 @@ impl Fs {
     /// `install`, `cp -a` and rsync set the modes of such files.
     pub fn takes_any_mode(&self, inode: u64) -> bool {
         self.tree.node(inode).is_ok_and(|node| {
-            matches!(*node, Node::Value(_))
+            node.value().is_some()
                 || self.own_key(&node).is_some_and(|key| {
                     matches!(self.tree.find_stat(&key), Ok(Some(stat)) if stat.permissions.is_some())
                 })

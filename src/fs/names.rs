@@ -5,7 +5,7 @@ use super::files::plain::PlainFile;
 use super::files::{NewFile, OpenFile};
 use super::{Change, Fs, OpenedFile};
 use crate::array::Array;
-use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, ROOT_INODE, Target};
+use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, NodeNature, ROOT_INODE, Target};
 use std::sync::Arc;
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -43,7 +43,7 @@ impl Fs {
 
     /// Looks up `name` in the directory `parent`. Finds drafts that are not stored yet, too.
     pub(super) fn find(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
-        let Node::Directory(key) = parent else {
+        let Some(key) = parent.directory() else {
             return self.tree.lookup(parent, name);
         };
         if let Some(draft) = self.drafts.get(&key.child(name)?)
@@ -219,10 +219,9 @@ impl Fs {
     /// Returns whether the size of a file is fixed: for flat bytes, headers, containers, and chunks
     /// unless they hold objects.
     pub(super) fn has_fixed_size(&self, node: &Node) -> Result<bool> {
-        Ok(match node {
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => true,
-            Node::Chunk(key, _) => !self.tree.array(key)?.metadata().has_objects(),
-            _ => false,
+        Ok(match node.chunk() {
+            Some((key, _)) => !self.tree.array(key)?.metadata().has_objects(),
+            None => node.is_generated(),
         })
     }
 
@@ -286,15 +285,9 @@ impl Fs {
                 })?;
                 Ok(PlainFile::open(inode, Some(file)))
             }
-            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory => {
-                Err(Error::system(libc::EISDIR))
-            }
             Node::Unreadable(key) => Err(self.tree.unreadable(key)),
-            Node::Flat(_)
-            | Node::Header(..)
-            | Node::Dataset(..)
-            | Node::ViewFile(..)
-            | Node::Control(_) => Err(Error::system(libc::EPERM)),
+            _ if node.is_directory() => Err(Error::system(libc::EISDIR)),
+            _ => Err(Error::system(libc::EPERM)),
         }
     }
 
@@ -304,9 +297,9 @@ impl Fs {
         let Ok(parent) = self.tree.node(parent) else {
             return false;
         };
-        let (parent, name) = match *parent {
-            Node::Directory(_) => (parent, name.to_string()),
-            Node::ViewDirectory(..) => self.tree.canonical(parent, name),
+        let (parent, name) = match parent.nature() {
+            NodeNature::Directory => (parent, name.to_string()),
+            NodeNature::ViewDirectory => self.tree.canonical(parent, name),
             _ => return false,
         };
         let Ok(path) = parent.path().child(&name) else {
@@ -324,9 +317,8 @@ impl Fs {
     pub fn make_directory(&self, parent: u64, name: &str, mode: u32) -> Result<Attributes> {
         self.writable()?;
         let parent = self.tree.node(parent)?;
-        let Node::Directory(above) = &*parent else {
-            return Err(Error::system(libc::EPERM));
-        };
+        let above = parent.directory();
+        let above = above.ok_or_else(|| Error::system(libc::EPERM))?;
         if above.is_root() && name == CONTROL {
             return Err(Error::system(libc::EEXIST));
         }
@@ -352,26 +344,25 @@ impl Fs {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
         let found = self.find(&parent, &name)?;
-        match found.map(|(node, _)| node) {
-            None => Err(Error::system(libc::ENOENT)),
-            Some(Node::Directory(key)) => {
-                let node = Node::Directory(key.clone());
-                self.change().losing(&node, || {
-                    let _alone = self.resizing.alone(&[&key]);
-                    self.check_empty(&key)?;
-                    // removed chunks may still be in shards
-                    self.flush_below(&key)?;
-                    self.tree.hierarchy().remove_node(&key)?;
-                    self.forget_below(&key);
-                    self.tree.removed(&node);
-                    Ok(())
-                })
-            }
-            Some(Node::ControlDirectory) => Err(Error::system(libc::EPERM)),
-            // it exists as long as its array, so that a tree can be removed
-            Some(Node::ViewDirectory(..)) => Ok(()),
-            Some(_) => Err(Error::system(libc::ENOTDIR)),
-        }
+        let (node, _) = found.ok_or_else(|| Error::system(libc::ENOENT))?;
+        let Some(key) = node.directory() else {
+            return match node.nature() {
+                // it exists as long as its array, so that a tree can be removed
+                NodeNature::ViewDirectory => Ok(()),
+                NodeNature::Control if node.is_directory() => Err(Error::system(libc::EPERM)),
+                _ => Err(Error::system(libc::ENOTDIR)),
+            };
+        };
+        self.change().losing(&node, || {
+            let _alone = self.resizing.alone(&[key]);
+            self.check_empty(key)?;
+            // removed chunks may still be in shards
+            self.flush_below(key)?;
+            self.tree.hierarchy().remove_node(key)?;
+            self.forget_below(key);
+            self.tree.removed(&node);
+            Ok(())
+        })
     }
 
     /// Forgets all records of files at and below `key`, because they were removed or renamed.
@@ -432,11 +423,8 @@ impl Fs {
             }));
         };
         let node = self.tree.node(inode)?;
-        let (Node::Directory(key) | Node::Flat(key) | Node::Header(key, _) | Node::Dataset(key, _)) =
-            &*node
-        else {
-            return Err(Error::system(libc::EPERM));
-        };
+        let described = node.described().filter(|_| node.chunk().is_none());
+        let key = described.ok_or_else(|| Error::system(libc::EPERM))?;
         let exists = self
             .tree
             .hierarchy()
@@ -529,24 +517,19 @@ impl Change<'_> {
         let (parent, name) = self.place(parent, name)?;
         let found = self.find(&parent, &name)?;
         let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
-        if matches!(
-            node,
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..)
-        ) {
+        if node.is_generated() {
             self.unlinked.add(node.path());
         }
-        self.losing(&node, || match node {
-            Node::Chunk(..) => self.unlink_chunk(&node),
-            _ => self.remove(&node),
+        self.losing(&node, || match node.chunk() {
+            Some(_) => self.unlink_chunk(&node),
+            None => self.remove(&node),
         })
     }
 
     pub(super) fn remove(&self, node: &Node) -> Result<()> {
         let was_draft = self.drafts.forget(&node.path()) | self.created_chunks.forget(&node.path());
         let was_stored = match node {
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => {
-                return Ok(());
-            }
+            _ if node.is_generated() => return Ok(()),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.stored_chunk(key, name)?;
                 // the array's shape and key must not change before the chunk is handed over as
@@ -578,10 +561,8 @@ impl Change<'_> {
                 self.tree.removed(node);
                 removed
             }
-            Node::Directory(_) | Node::ViewDirectory(..) => {
-                return Err(Error::system(libc::EISDIR));
-            }
-            Node::ControlDirectory | Node::Control(_) => return Err(Error::system(libc::EPERM)),
+            _ if node.is_control() => return Err(Error::system(libc::EPERM)),
+            _ => return Err(Error::system(libc::EISDIR)),
         };
         if was_stored || was_draft {
             Ok(())

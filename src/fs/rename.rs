@@ -8,7 +8,7 @@ use super::{Change, Fs};
 use crate::array::{Array, Scratch};
 use crate::cache::Wait;
 use crate::export::{GroupFormat, MAX_TEXT};
-use crate::fs::tree::{Attributes, CONTROL, Node, Target, is_partial};
+use crate::fs::tree::{Attributes, CONTROL, Node, NodeNature, Target, is_partial};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -41,9 +41,8 @@ impl Deref for FileContent {
 
 impl Fs {
     fn rename_directory(&self, from: &Key, to_directory: &Node, name: &str) -> Result<()> {
-        let Node::Directory(above) = to_directory else {
-            return Err(Error::system(libc::EPERM));
-        };
+        let above = to_directory.directory();
+        let above = above.ok_or_else(|| Error::system(libc::EPERM))?;
         if above.is_root() && name == CONTROL
             || self.tree.is_level(from)
             || self.tree.is_view_name(name)
@@ -173,33 +172,40 @@ impl Change<'_> {
         to_directory: &Node,
         to: &str,
     ) -> Result<()> {
-        match (source, there) {
-            // a view exists as long as its array
-            (Node::ViewDirectory(..), _) | (_, Some(Node::ViewDirectory(..))) => {
-                Err(Error::system(libc::EPERM))
+        let mut both = there.into_iter().chain([source]);
+        // a view exists as long as its array
+        if both.any(|node| node.nature() == NodeNature::ViewDirectory) {
+            return Err(Error::system(libc::EPERM));
+        }
+        if let Some(key) = source.directory() {
+            if let Some(there) = there {
+                let old = there.directory();
+                self.check_empty(old.ok_or_else(|| Error::system(libc::ENOTDIR))?)?;
             }
-            (Node::Directory(key), None) => self.rename_directory(key, to_directory, to),
-            (Node::Directory(key), Some(Node::Directory(old))) => {
-                self.check_empty(old)?;
-                self.rename_directory(key, to_directory, to)
+            return self.rename_directory(key, to_directory, to);
+        }
+        match (source.value(), there) {
+            (_, Some(there)) if there.directory().is_some() => Err(Error::system(libc::EISDIR)),
+            (Some(from), Some(there)) if there.is_composite() && there.view().is_none() => {
+                self.rename_onto(source, from, there)
             }
-            (Node::Directory(_), Some(_)) => Err(Error::system(libc::ENOTDIR)),
-            (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
-            (Node::Value(from), Some(to @ (Node::Header(..) | Node::Dataset(..)))) => {
-                self.store_draft(source)?;
-                match self.copy_onto(from, to) {
-                    Err(e) if self.is_early(from, to, &e) => self.rename_early(source, to),
-                    copied => {
-                        copied.map_err(|e| self.refused(source, to, e))?;
-                        self.forget_moved(source)
-                    }
-                }
-            }
-            (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => {
+            _ if source.nature() == NodeNature::Stored => {
                 self.rename_file(source, self.tree.target(to_directory, to)?, there)
             }
             // flat bytes exist as long as their array
             _ => Err(Error::system(libc::EPERM)),
+        }
+    }
+
+    /// Renames the plain key `from` to a header or container.
+    fn rename_onto(&self, source: &Node, from: &Key, to: &Node) -> Result<()> {
+        self.store_draft(source)?;
+        match self.copy_onto(from, to) {
+            Err(e) if self.is_early(from, to, &e) => self.rename_early(source, to),
+            copied => {
+                copied.map_err(|e| self.refused(source, to, e))?;
+                self.forget_moved(source)
+            }
         }
     }
 
@@ -220,7 +226,7 @@ impl Change<'_> {
 
     fn rename_file(&self, source: &Node, target: Target, there: Option<&Node>) -> Result<()> {
         self.store_draft(source)?;
-        if let (Node::Value(from), Target::Plain(to)) = (source, &target)
+        if let (Some(from), Target::Plain(to)) = (source.value(), &target)
             && !matches!(self.tree.encoded_value(from), Ok(Some(_)))
         {
             let new = Node::Value(to.clone());
@@ -240,7 +246,7 @@ impl Change<'_> {
     /// Removes a file whose content is stored under its new name. Later writes through its open
     /// descriptors fail.
     fn forget_moved(&self, source: &Node) -> Result<()> {
-        if matches!(source, Node::Value(_)) {
+        if source.value().is_some() {
             let inode = self.tree.inode(source);
             self.files
                 .matching(|file| file.inode() == inode)
@@ -256,9 +262,9 @@ impl Change<'_> {
     /// Stores the draft of a plain key in a store without files, because the key is about to be
     /// renamed.
     fn store_draft(&self, source: &Node) -> Result<()> {
-        match (source, self.drafts.get(&source.path())) {
-            (Node::Value(_), Some(draft)) => self.flush_draft(&draft),
-            _ => Ok(()),
+        match source.value().and_then(|key| self.drafts.get(key)) {
+            Some(draft) => self.flush_draft(&draft),
+            None => Ok(()),
         }
     }
 
@@ -274,8 +280,8 @@ impl Change<'_> {
 
     fn try_store_as(&self, source: &Node, target: &Target) -> Result<()> {
         let store = self.store();
-        let moved = match (source, target.stored_key()) {
-            (Node::Value(from), Some(to)) => Some((self.tree.find_stat(from)?, to)),
+        let moved = match (source.value(), target.stored_key()) {
+            (Some(from), Some(to)) => Some((self.tree.find_stat(from)?, to)),
             _ => None,
         };
         if let Some((Some(stat), to)) = &moved
@@ -283,7 +289,7 @@ impl Change<'_> {
         {
             store.set_file_attribute(to, FileAttribute::NextMode(permissions.mode()))?;
         }
-        match (source, target) {
+        match (source.value(), target) {
             (_, Target::Plain(to)) => {
                 store
                     .put(to, &self.content(source)?)
@@ -302,16 +308,16 @@ impl Change<'_> {
                 )?;
                 self.drafts.forget(&array.chunk_path(*chunk));
             }
-            (_, Target::Encoded(value)) => {
-                let file = match source {
-                    Node::Value(from) => self.copy_of(from)?,
-                    _ => self.file_of(&self.content(source)?)?,
+            (from, Target::Encoded(value)) => {
+                let file = match from {
+                    Some(from) => self.copy_of(from)?,
+                    None => self.file_of(&self.content(source)?)?,
                 };
                 self.replace_encoded(value, &file)?;
                 self.drafts.forget(&value.array.stored_key(value.chunk));
             }
-            (Node::Value(from), Target::Flat(array)) => self.copy_into(from, array)?,
-            (_, Target::Flat(array)) => {
+            (Some(from), Target::Flat(array)) => self.copy_into(from, array)?,
+            (None, Target::Flat(array)) => {
                 return Err(
                     Error::invalid("can't become the flat bytes of an array").context(array.key())
                 );
@@ -341,14 +347,11 @@ impl Change<'_> {
             return Err(Error::system(libc::EEXIST));
         }
         self.store_draft(&source)?;
-        match (&*source, self.tree.target(&parent, &name)?) {
-            (
-                Node::Value(_),
-                target @ (Target::Chunk(..) | Target::Document(..) | Target::Encoded(_)),
-            ) => {
+        match (source.value(), self.tree.target(&parent, &name)?) {
+            (Some(_), target @ (Target::Chunk(..) | Target::Document(..) | Target::Encoded(_))) => {
                 self.store_as(&source, &target)?;
             }
-            (Node::Value(from), Target::Plain(to)) if is_partial(from.name()) => {
+            (Some(from), Target::Plain(to)) if is_partial(from.name()) => {
                 let put = self
                     .store()
                     .put_if(&to, &self.content(&source)?, Replaces::Nothing);
@@ -450,7 +453,7 @@ impl Change<'_> {
             })?;
             return open.flush(self);
         }
-        if matches!(to, Node::Dataset(_, GroupFormat::Netcdf)) {
+        if matches!(to.container(), Some((_, GroupFormat::Netcdf))) {
             return open.replace(self, from).map_err(|e| e.context(to.path()));
         }
         let size = self.tree.attributes(&Node::Value(from.clone()))?.size;

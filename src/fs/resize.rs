@@ -6,7 +6,7 @@ use super::write::WriteMode;
 use super::{Change, Fs};
 use crate::array::Array;
 use crate::cache::Wait;
-use crate::fs::tree::{Attributes, Node, View, ViewedFile};
+use crate::fs::tree::{Attributes, Node, View};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Error, Result};
@@ -191,21 +191,21 @@ impl Resizing {
 impl Fs {
     /// Corrects the size of flat bytes and of their physical values.
     pub(super) fn sized(&self, node: &Node, attributes: Attributes) -> Result<Attributes> {
-        let (Node::Flat(key) | Node::ViewFile(key, View::Unpacked, ViewedFile::Flat)) = node else {
+        let Some((key, view)) = node.resized() else {
             return Ok(attributes);
         };
         let Some(size) = self.resizing.size(key) else {
             return Ok(attributes);
         };
-        let size = match node {
-            Node::ViewFile(key, view, _) => self
+        let size = match view {
+            Some(view) => self
                 .tree
                 .viewed(key, view)?
                 .1
                 .form
                 .shown_size(size)
                 .unwrap_or(u64::MAX),
-            _ => size,
+            None => size,
         };
         Ok(Attributes {
             size: size.min(attributes.size),
@@ -271,12 +271,21 @@ impl Fs {
 }
 
 impl Change<'_> {
-    /// Changes the size of the physical values of an array.
+    /// Changes the size of flat bytes, or of the physical values of an array; other files keep
+    /// theirs.
     ///
     /// # Errors
     ///
-    /// EINVAL unless they are whole.
-    pub(super) fn truncate_view(&self, key: &Key, size: u64, added: Added) -> Result<()> {
+    /// EINVAL unless physical values are whole.
+    pub(super) fn truncate_shown(&self, node: &Node, size: u64, added: Added) -> Result<()> {
+        match node.resized() {
+            Some((key, None)) => self.truncate(key, size, added),
+            Some((key, Some(_))) => self.truncate_view(key, size, added),
+            None => Ok(()),
+        }
+    }
+
+    fn truncate_view(&self, key: &Key, size: u64, added: Added) -> Result<()> {
         let form = self.tree.viewed(key, &View::Unpacked)?.1.form;
         let shown = form.shown_item() as u64;
         let stored = form.stored_item() as u64;

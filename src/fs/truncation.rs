@@ -23,7 +23,7 @@ use super::write::{WriteMode, ZEROS};
 use super::{Change, Fs};
 use crate::array::Array;
 use crate::cache::Wait;
-use crate::fs::tree::{Attributes, Node, View, ViewedFile};
+use crate::fs::tree::{Attributes, Node, View};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -436,11 +436,7 @@ impl Change<'_> {
 
     /// Returns whether the size of a node is that of an array, which programs may change.
     fn is_resized(&self, node: &Node) -> bool {
-        self.options.resize
-            && matches!(
-                node,
-                Node::Flat(_) | Node::ViewFile(_, View::Unpacked, ViewedFile::Flat)
-            )
+        self.options.resize && node.resized().is_some()
     }
 
     /// Sets the size of a file of fixed size, or of flat bytes that are resized, through the open
@@ -473,11 +469,7 @@ impl Change<'_> {
             } else {
                 Added::FillValue
             };
-            match node {
-                Node::Flat(key) => self.truncate(key, size, after)?,
-                Node::ViewFile(key, ..) => self.truncate_view(key, size, after)?,
-                _ => {}
-            }
+            self.truncate_shown(node, size, after)?;
             if let Some((handle, _)) = through.filter(|_| size < whole || size == 0) {
                 let mark = if size == 0 && self.takes_mark(node)? {
                     Mark::Expected
@@ -501,7 +493,7 @@ impl Change<'_> {
         }
         let end = self.truncations.end(inode).unwrap_or(whole);
         if size < end {
-            let is_marked = size == 0 && matches!(node, Node::ViewFile(_, View::Unpacked, _));
+            let is_marked = size == 0 && matches!(node.view(), Some((_, View::Unpacked)));
             let mark = if is_marked {
                 Mark::Expected
             } else {
@@ -523,8 +515,8 @@ impl Change<'_> {
 
     /// Returns whether GDAL's mark is less than a row, or a physical value, of an array.
     fn takes_mark(&self, node: &Node) -> Result<bool> {
-        let Node::Flat(key) = node else {
-            return Ok(matches!(node, Node::ViewFile(..)));
+        let Some(key) = node.flat() else {
+            return Ok(node.view().is_some());
         };
         let array = self.tree.array(key)?;
         let metadata = array.metadata();
@@ -542,11 +534,7 @@ impl Change<'_> {
         let Some(size) = before.filter(|_| self.options.resize) else {
             return Ok(());
         };
-        match &*self.tree.node(inode)? {
-            Node::Flat(key) => self.truncate(key, size, Added::FillValue),
-            Node::ViewFile(key, ..) => self.truncate_view(key, size, Added::FillValue),
-            _ => Ok(()),
-        }
+        self.truncate_shown(&*self.tree.node(inode)?, size, Added::FillValue)
     }
 
     /// Ends the truncation of a file that is about to be released: it has its whole size again. The

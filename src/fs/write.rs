@@ -7,7 +7,6 @@ use super::page_guards::{GuardId, HeldGuards};
 use super::write_record::WriteRecord;
 use crate::array::Array;
 use crate::cache::{Creates, Part, Ranges, Wait};
-use crate::fs::tree::Node;
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -160,7 +159,7 @@ impl Fs {
         let flat = if mode.is_flat {
             mode.inode
         } else {
-            self.flat_inode(array.key())
+            self.tree.flat_inode(array.key())
         };
         if mode.inode != flat && !others.contains(&flat) {
             others.push(flat);
@@ -179,10 +178,6 @@ impl Fs {
                 guards: vec![guards.add(array, chunk, other, &ranges)],
             })
             .collect()
-    }
-
-    fn flat_inode(&self, array: &Key) -> u64 {
-        self.tree.inode(&Node::Flat(array.clone()))
     }
 
     /// Removes guards after the kernel has written back and dropped the pages that they guard
@@ -317,7 +312,7 @@ impl Change<'_> {
     pub(super) fn guard_chunk(&self, array: &Arc<Array>, chunk: ChunkId) {
         let whole = Ranges::from(0..array.grid().chunk_size(chunk));
         let mut guards = self.guards.lock(array.key());
-        let flat = self.flat_inode(array.key());
+        let flat = self.tree.flat_inode(array.key());
         let mut others = guards.other_writers(array.key(), 0);
         others.retain(|other| *other != flat);
         others.push(flat);
@@ -334,7 +329,7 @@ impl Change<'_> {
     /// Makes the kernel drop its pages of an array's `data.raw`: before the request is answered if
     /// `is_awaited`, else later.
     pub(super) fn add_stale(&self, array: &Key, is_awaited: bool) {
-        self.add_stale_file(self.flat_inode(array), is_awaited);
+        self.add_stale_file(self.tree.flat_inode(array), is_awaited);
     }
 
     /// Makes the kernel drop its pages of a file, as [`Change::add_stale`] does.

@@ -589,9 +589,7 @@ impl Fs {
     /// Returns the attributes of a chunk file that was created and may not be stored yet; `None`
     /// for any other file.
     pub(in crate::fs) fn created_attributes(&self, node: &Node) -> Option<Attributes> {
-        let Node::Chunk(key, name) = node else {
-            return None;
-        };
+        let (key, name) = node.chunk()?;
         let created = self.created_chunks.attributes(&node.path())?;
         let size = created_size(&*self.tree.hierarchy().cached_array(key)?, name);
         let attributes = self

@@ -18,7 +18,7 @@ use super::items::{another_array, shown_items};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
 use crate::export::{self, Composite, FilePart, FileSlice, GroupFormat, ItemForm, PartContent};
-use crate::fs::tree::{Attributes, Node, ViewedFile};
+use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages, Seek};
@@ -97,10 +97,8 @@ impl Fs {
         for_writing: bool,
         direct: bool,
     ) -> Result<(CompositeFile, KernelPages)> {
-        if let (
-            Node::Header(key, format) | Node::ViewFile(key, _, ViewedFile::Header(format)),
-            true,
-        ) = (node, for_writing)
+        if let Some((key, format)) = node.header()
+            && for_writing
             && format.holds_flat()
         {
             self.open_array(key)?.writable()?;
@@ -155,7 +153,7 @@ impl CompositeFile {
     /// Creates an open file whose parts were not used yet.
     pub(in crate::fs) fn new(node: Node, file: Arc<Composite>, is_kept_elsewhere: bool) -> Self {
         let flat = file.parts().iter().map(|_| OnceLock::new()).collect();
-        let short_at_end = !matches!(node, Node::Dataset(..));
+        let short_at_end = node.container().is_none();
         CompositeFile {
             inode: 0,
             writable: true,
@@ -179,7 +177,7 @@ impl CompositeFile {
 
     /// Returns whether the file is a header of text.
     pub(in crate::fs) fn is_text(&self) -> bool {
-        !matches!(self.node, Node::Dataset(..)) && !self.file.parts().iter().any(FilePart::is_flat)
+        self.node.container().is_none() && !self.file.parts().iter().any(FilePart::is_flat)
     }
 
     /// Returns the ranges of the file that hold flat bytes.
@@ -252,7 +250,7 @@ impl CompositeFile {
     /// Returns whether `data` marks an HDF5 file as open for writing, or not any more. The mark is
     /// not kept: a program that is killed must not leave it.
     fn sets_flags_alone(&self, slice: &FileSlice, data: &[u8]) -> bool {
-        matches!(self.node, Node::Dataset(_, GroupFormat::Hdf5))
+        matches!(self.node.container(), Some((_, GroupFormat::Hdf5)))
             && self
                 .own_bytes(slice)
                 .is_some_and(|own| export::sets_flags_alone(slice.at as usize, data, &own))

@@ -39,9 +39,7 @@ impl Fs {
         inode: u64,
         drafts: &[MutexGuard<Option<ChunkDraft>>],
     ) -> Result<Arc<Draft>> {
-        let Node::Chunk(key, name) = node else {
-            return Err(Error::stale());
-        };
+        let (key, name) = node.chunk().ok_or_else(Error::stale)?;
         let (array, chunk) = self.tree.stored_chunk(key, name)?;
         let is_stored = self.cache.is_dirty(&array, chunk) || array.stat_chunk(chunk)?.is_some();
         let size = array.grid().chunk_size(chunk);

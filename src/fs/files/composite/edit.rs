@@ -10,7 +10,6 @@ use crate::export::{
     self, EDIT_MEMORY, EditedArray, Format, GroupFormat, HeaderEdit, MAX_TEXT, PartContent,
 };
 use crate::fs::resize::HiddenGrowth;
-use crate::fs::tree::{Node, ViewedFile};
 use crate::fs::{Change, Fs};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json::Value;
@@ -61,10 +60,10 @@ impl CompositeFile {
     /// space behind it; `None` for other files.
     pub(super) fn header(&self) -> Option<(&Key, &[u8])> {
         match (
-            &self.node,
+            self.node.container(),
             self.file.parts().first().map(|part| &part.content),
         ) {
-            (Node::Dataset(group, GroupFormat::Netcdf), Some(PartContent::Bytes(bytes))) => {
+            (Some((group, GroupFormat::Netcdf)), Some(PartContent::Bytes(bytes))) => {
                 Some((group, bytes))
             }
             _ => None,
@@ -243,16 +242,13 @@ impl CompositeFile {
         let _memory = memory::take(EDIT_MEMORY * (shown.len() + draft.text.len()))
             .map_err(|e| e.context(self.node.path()))?;
         let [shown, written] = [&shown, &draft.text].map(|text| String::from_utf8_lossy(text));
-        let format = match &self.node {
-            Node::Header(_, format) | Node::ViewFile(.., ViewedFile::Header(format)) => {
-                Some(*format)
-            }
-            _ => None,
-        };
+        let format = self.node.header().map(|(_, format)| format);
+        // the files of a view have no attributes of their own
+        let of_array = self.node.header().filter(|_| self.node.view().is_none());
         // the coordinates and the grid mapping of a copied array may follow
         let is_copy = fs.may_be_early(&self.node);
-        let edits = match &self.node {
-            Node::Header(key, Format::Vrt) => {
+        let edits = match of_array {
+            Some((key, Format::Vrt)) => {
                 let attributes = fs.tree.hierarchy().attributes(key)?;
                 let array = EditedArray {
                     attributes: &attributes,
@@ -269,8 +265,8 @@ impl CompositeFile {
                 edits.lost_names()
             ));
         }
-        match &self.node {
-            Node::Header(key, _) if !edits.attributes.is_empty() => {
+        match of_array {
+            Some((key, _)) if !edits.attributes.is_empty() => {
                 fs.change_attributes(&vec![(key.clone(), edits.attributes)])
             }
             _ => Ok(()),
