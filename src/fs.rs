@@ -1,7 +1,7 @@
 //! The file system of one mount: names, open files and directories, in types of its own. It is
 //! tested without FUSE and must not know of it.
 
-use crate::array::{Array, VersionTag};
+use crate::array::VersionTag;
 use crate::cache::{Cache, FoundBytes, Prefetcher, SpillOptions, WRITE_BACK_THREADS, Wait};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
 use std::collections::HashMap;
@@ -14,7 +14,9 @@ use zarrfs_base::pool::{Pool, PoolGrowth, processors};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{Key, Store, SubtreeLocks, escaped};
 
+mod arrays;
 mod blocking;
+mod change;
 mod copies;
 mod directory;
 mod early_files;
@@ -37,8 +39,11 @@ mod unlinked;
 mod waiting;
 mod write;
 mod write_record;
+mod zeros;
 
+pub use arrays::WrittenArrays;
 pub use blocking::RequestKind;
+pub use change::Change;
 use copies::Copies;
 pub use directory::DirectoryEntry;
 use directory::DirectoryStream;
@@ -51,16 +56,14 @@ use files::{Handles, LoadedBlocks, NewFile, OpenFile, OpenedTexts};
 use lost_names::LostNames;
 pub use opened_file::{KernelPages, OpenedFile};
 pub use page_guards::GuardId;
-use page_guards::PageGuards;
 use pages::Pages;
-use resize::Resizing;
 use sync::Syncs;
 use truncation::Truncations;
 use unlinked::UnlinkedNames;
 pub use waiting::WaitingWrite;
 use waiting::WaitingWrites;
+pub use write::StalePages;
 use write::WriteMode;
-pub use write::{Change, StalePages};
 
 /// Options for reading and writing files.
 #[derive(Clone, Debug)]
@@ -120,13 +123,13 @@ const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth {
 /// # Ok::<(), zarrfs_base::error::Error>(())
 /// ```
 pub struct Fs {
-    tree: Tree,
+    tree: Arc<Tree>,
     cache: Arc<Cache>,
+    arrays: WrittenArrays,
     prefetcher: Prefetcher,
     /// Useful number of concurrent requests to the store.
     concurrency: usize,
     options: Options,
-    resizing: Resizing,
     /// Background write-back pool.
     write_back: Pool,
     /// Whether a job of this pool waits for a thread. Once it runs, it stores chunks until none has
@@ -136,7 +139,6 @@ pub struct Fs {
     /// items.
     converting: SubtreeLocks,
     pages: Pages,
-    guards: PageGuards,
     /// Protects the files whose pages the kernel still has to drop after changes without a request,
     /// by inode number, with the guards to be removed then.
     unsent_stale_pages: Mutex<HashMap<u64, Vec<GuardId>>>,
@@ -163,7 +165,13 @@ impl Fs {
     /// Creates the file system that shows `tree` and reads through `cache`.
     pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>, options: Options) -> Result<Self> {
         let concurrency = tree.hierarchy().store().concurrency();
+        let tree = Arc::new(tree);
         Ok(Fs {
+            arrays: WrittenArrays::new(
+                tree.clone(),
+                cache.clone(),
+                options.spill.directory.clone(),
+            ),
             tree,
             concurrency,
             prefetcher: Prefetcher::new(
@@ -175,7 +183,6 @@ impl Fs {
             opened_texts: OpenedTexts::new(options.spill.clone()),
             loaded_blocks: LoadedBlocks::new(),
             options,
-            resizing: Resizing::default(),
             write_back: Pool::growing(
                 "write-back",
                 WRITE_BACK_THREADS.max(processors()),
@@ -184,7 +191,6 @@ impl Fs {
             is_write_back_queued: Arc::default(),
             converting: SubtreeLocks::default(),
             pages: Pages::new(),
-            guards: PageGuards::default(),
             unsent_stale_pages: Mutex::default(),
             waiting: WaitingWrites::default(),
             drafts: Drafts::default(),
@@ -207,6 +213,11 @@ impl Fs {
         &self.tree
     }
 
+    /// Returns the arrays whose bytes are written.
+    pub fn arrays(&self) -> &WrittenArrays {
+        &self.arrays
+    }
+
     fn store(&self) -> &dyn Store {
         self.tree.hierarchy().store()
     }
@@ -225,7 +236,7 @@ impl Fs {
                 _ => Error::system(libc::ENAMETOOLONG),
             });
         };
-        let attributes = self.sized(&node, attributes)?;
+        let attributes = self.arrays.sized(&node, attributes)?;
         Ok(self.shown(Attributes {
             inode: self.tree.remember(node),
             ..attributes
@@ -259,11 +270,11 @@ impl Fs {
             return Ok(attributes);
         }
         if let Some((key, name)) = node.chunk() {
-            self.settle(key, Some(name));
+            self.arrays.settle(key, Some(name));
         } else if let Some(key) = node.value() {
-            self.settle_object(key);
+            self.arrays.settle_object(key);
         }
-        self.sized(node, self.tree.attributes(node)?)
+        self.arrays.sized(node, self.tree.attributes(node)?)
     }
 
     /// Returns the extended attributes that `audience` may read, each with its value; with `wanted`
@@ -355,7 +366,7 @@ impl Fs {
             self.check_not_dismantled(key)?;
         }
         if let Some(key) = node.value() {
-            self.settle_object(key);
+            self.arrays.settle_object(key);
         }
         let new = match &*node {
             _ if for_writing && !self.has_fixed_size(&node)? => self.open_to_write(inode, &node)?,
@@ -387,7 +398,7 @@ impl Fs {
         let opened = self.insert(new);
         let writers = node.flat().map_or(0, |key| {
             self.note_sharing(inode);
-            self.guards.writers(key, inode)
+            self.arrays.guards.writers(key, inode)
         });
         Ok(OpenedFile {
             has_other_writers: writers > usize::from(for_writing),
@@ -414,7 +425,7 @@ impl Fs {
         let NewFile { file, pages } = new;
         file.written_arrays()
             .iter()
-            .for_each(|array| self.guards.opened(array, file.inode()));
+            .for_each(|array| self.arrays.guards.opened(array, file.inode()));
         let handle = self.files.insert(file);
         OpenedFile {
             handle,
@@ -422,13 +433,6 @@ impl Fs {
             has_other_writers: false,
             has_lasting_attributes: false,
         }
-    }
-
-    fn open_array(&self, key: &Key) -> Result<Arc<Array>> {
-        let array = self.tree.array(key)?;
-        array.readable()?;
-        self.cache.store_superseded(&array);
-        Ok(array)
     }
 
     /// Records an opening, and returns which pages the kernel may keep: see [`Pages::open`].
@@ -539,7 +543,7 @@ impl Change<'_> {
         file.release(self);
         file.written_arrays()
             .iter()
-            .for_each(|array| self.guards.closed(array, file.inode()));
+            .for_each(|array| self.arrays.guards.closed(array, file.inode()));
     }
 
     /// Writes `data` at `offset` and returns the number of bytes written: see `OpenFile::write`.

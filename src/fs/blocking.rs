@@ -61,14 +61,14 @@ impl Fs {
             // a draft is locked while it is stored
             _ if !self.drafts.is_empty() || self.truncations.is_unsettled() => true,
             RequestKind::Lookup { parent, name } => self.node_may_block(parent, |node| {
-                self.is_unsettled(node, Some(name)) || self.tree.lookup_may_wait(node, name)
+                self.arrays.is_unsettled(node, Some(name)) || self.tree.lookup_may_wait(node, name)
             }),
             RequestKind::Attributes(inode) | RequestKind::OpenDirectory(inode) => self
                 .node_may_block(inode, |node| {
-                    self.is_unsettled(node, None) || self.tree.attributes_may_wait(node)
+                    self.arrays.is_unsettled(node, None) || self.tree.attributes_may_wait(node)
                 }),
             RequestKind::Open(inode) => self.node_may_block(inode, |node| {
-                self.is_unsettled(node, None)
+                self.arrays.is_unsettled(node, None)
                     || self.tree.attributes_may_wait(node)
                     || self.open_may_block(node)
             }),

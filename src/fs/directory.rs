@@ -54,7 +54,7 @@ impl Fs {
                 .ok_or(e)?,
         };
         if let Some(key) = node.directory() {
-            self.settle(key, None);
+            self.arrays.settle(key, None);
             self.tree.look_ahead(key);
         }
         let names = self.names_in(inode, &node)?;

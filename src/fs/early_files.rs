@@ -219,7 +219,7 @@ impl Change<'_> {
         };
         if !self.is_shown(&to, from)? {
             match to.flat() {
-                Some(key) => self.copy_into(from, &self.tree.array(key)?)?,
+                Some(key) => self.writer.copy_into(from, &self.tree.array(key)?)?,
                 None => self.copy_onto(from, &to)?,
             }
         }

@@ -281,7 +281,7 @@ impl CurrentArray {
         // the lock is not held here, because requests that need no store take it too; chunks that
         // cannot be stored stay dirty, and the close of the file reports the error
         let _ = fs.cache.flush_where(|array| array.key() == old.key());
-        let new = fs.open_array(old.key())?;
+        let new = fs.arrays.open(old.key())?;
         *lock(&self.0) = new.clone();
         Ok(new)
     }
@@ -308,7 +308,7 @@ impl CurrentArray {
             let Some(array) = self.latest_if(fs, wait)? else {
                 return Ok(None);
             };
-            let Some(_writing) = fs.resizing.writing_if(array.key(), wait) else {
+            let Some(_writing) = fs.arrays.resizing.writing_if(array.key(), wait) else {
                 return Ok(None);
             };
             if !array.is_superseded() {

@@ -3,31 +3,12 @@
 
 use super::files::draft::{Draft, DraftText};
 use super::{Change, Fs};
-use crate::array::Array;
 use crate::array::hierarchy::MetadataFile;
-use crate::fs::tree::{FLAT, Node, chunk_named};
+use crate::fs::tree::Node;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_store::Key;
 
 impl Fs {
-    /// Fails if written bytes were lost and no close or fsync has reported the loss.
-    pub fn take_losses(&self) -> Result<()> {
-        self.cache.take_losses(|_| true)
-    }
-
-    /// Returns `stored`, the result of a close or fsync of a file of the array at `key`. A loss
-    /// comes before any other error.
-    pub(super) fn with_losses(&self, key: &Key, stored: Result<()>) -> Result<()> {
-        self.cache.take_losses(|lost| lost == key).and(stored)
-    }
-
-    /// Stores the dirty chunks of arrays at and below `key`, because their metadata are about to
-    /// change.
-    pub(super) fn flush_below(&self, key: &Key) -> Result<()> {
-        self.cache
-            .flush_where(|array| array.key().relative_to(key).is_some())
-    }
-
     /// Records why the drafts that are open were refused when a descriptor of theirs was closed
     /// last: the release, which records it as well, may come much later.
     pub(super) fn record_refused(&self) {
@@ -52,65 +33,13 @@ impl Fs {
     fn is_array(&self, key: &Key) -> bool {
         self.tree.hierarchy().is_array(key).unwrap_or(false)
     }
-
-    /// Stores the chunk `name` of the array at `key`, or hands over all dirty chunks of the array,
-    /// so that the store knows which chunks there are. A chunk that cannot be stored now does not
-    /// exist yet.
-    pub(super) fn settle(&self, key: &Key, name: Option<&str>) {
-        self.settle_object(&name.map_or_else(|| key.clone(), |name| key.join(name)));
-        let Some(array) = self.tree.hierarchy().cached_array(key) else {
-            return;
-        };
-        if !array.freshness().is_dirty() {
-            return;
-        }
-        let settled = match name {
-            None => self.cache.hand_over(&array),
-            Some(name) => match chunk_named(&array, name) {
-                Some(chunk) => self.cache.flush_chunk(&array, chunk),
-                None => Ok(()),
-            },
-        };
-        if let Err(e) = settled {
-            log::debug!("{e}");
-        }
-    }
-
-    /// Stores the chunks of the array that has an object, or a directory of objects, at `path`: a
-    /// program is about to see the stored bytes.
-    pub(super) fn settle_object(&self, path: &Key) {
-        if self.is_object_unsettled(path)
-            && let Err(e) = self.cache.flush_where(|array| array.is_object_path(path))
-        {
-            log::debug!("{e}");
-        }
-    }
-
-    /// Returns whether [`Fs::settle`] has something to store before `name` in the directory `node`,
-    /// or a chunk file itself, is looked up.
-    pub(super) fn is_unsettled(&self, node: &Node, name: Option<&str>) -> bool {
-        let (key, name) = match (node.directory(), node.chunk(), node.value()) {
-            (Some(key), ..) => (key, name),
-            (_, Some((key, name)), _) => (key, Some(name)),
-            (.., Some(key)) => return self.is_object_unsettled(key),
-            _ => return false,
-        };
-        let array = self.tree.hierarchy().cached_array(key);
-        name != Some(FLAT) && array.is_some_and(|array| array.freshness().is_dirty())
-            || self.is_object_unsettled(&name.map_or_else(|| key.clone(), |name| key.join(name)))
-    }
-
-    fn is_object_unsettled(&self, path: &Key) -> bool {
-        self.cache.has_pending(|array| array.is_object_path(path))
-            || matches!(self.tree.encoded_value(path), Ok(Some(value)) if value.array.freshness().is_dirty())
-    }
 }
 
 impl Change<'_> {
     /// Stores everything as [`Change::store_all`] does, and reports losses since the last report.
     pub fn flush_all(&self) -> Result<()> {
         let stored = self.store_all();
-        self.take_losses().and(stored)
+        self.arrays.take_losses().and(stored)
     }
 
     /// Stores everything, and makes it durable. Drafts that are still open are stored if they are
@@ -146,27 +75,6 @@ impl Change<'_> {
         }
     }
 
-    /// Stores the dirty chunks of an array. If its filters are lossy, the kernel drops the pages of
-    /// `data.raw`: later reads return the values that the filters have kept.
-    pub(super) fn flush_array(&self, array: &Array) -> Result<()> {
-        let done = self.cache.flush_array(array);
-        if array.is_lossy() && array.freshness().writes() > 0 {
-            self.add_stale(array.key(), true);
-        }
-        done
-    }
-
-    /// Hands over the dirty chunks of an array with shards, and stores those of any other array.
-    /// Programs close the chunk files of a shard one by one, and each close would store the whole
-    /// shard.
-    pub(super) fn hand_over(&self, array: &Array) -> Result<()> {
-        if array.has_shards() {
-            self.cache.hand_over(array)
-        } else {
-            self.flush_array(array)
-        }
-    }
-
     /// Stores a draft if it was changed.
     ///
     /// # Errors
@@ -186,7 +94,9 @@ impl Change<'_> {
             }
             Node::Chunk(key, name) => {
                 let found = self.tree.chunk(key, name);
-                found.and_then(|(array, chunk)| self.put_chunk(&array, chunk, content.text.bytes()))
+                found.and_then(|(array, chunk)| {
+                    self.writer.put_chunk(&array, chunk, content.text.bytes())
+                })
             }
             Node::Value(key) => self.store_value(key, &content.text),
             _ => Ok(()),
@@ -199,10 +109,10 @@ impl Change<'_> {
     /// Stores a plain key or an encoded value.
     fn store_value(&self, key: &Key, text: &DraftText) -> Result<()> {
         match (self.tree.encoded_value(key)?, text) {
-            (Some(value), DraftText::File(file)) => self.replace_encoded(&value, file),
-            (Some(value), DraftText::Memory(bytes)) => {
-                self.replace_encoded(&value, &self.file_of(bytes)?)
-            }
+            (Some(value), DraftText::File(file)) => self.writer.replace_encoded(&value, file),
+            (Some(value), DraftText::Memory(bytes)) => self
+                .writer
+                .replace_encoded(&value, &self.arrays.file_of(bytes)?),
             (None, DraftText::Memory(bytes)) => self
                 .store()
                 .put(key, bytes)
@@ -217,13 +127,13 @@ impl Change<'_> {
     pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
         let is_of_array = self.changes_array(key, file)?;
         let was_array = self.is_array(key);
-        let alone = is_of_array.then(|| self.resizing.alone(&[key]));
+        let alone = is_of_array.then(|| self.arrays.resizing.alone(&[key]));
         if is_of_array {
-            self.flush_below(key)?;
+            self.arrays.flush_below(key)?;
         }
         self.tree.hierarchy().put_document(key, file, text)?;
         self.tree.document_changed();
-        self.add_stale(key, true);
+        self.writer.add_stale(key, true);
         drop(alone);
         if !was_array && self.is_array(key) {
             self.take_early_files(key);

@@ -4,12 +4,10 @@ use super::files::draft::Draft;
 use super::files::plain::PlainFile;
 use super::files::{NewFile, OpenFile};
 use super::{Change, Fs, OpenedFile};
-use crate::array::Array;
 use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, NodeNature, ROOT_INODE, Target};
 use std::sync::Arc;
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
-use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{MAX_DOCUMENT, ZARR_JSON, ZGROUP};
 use zarrfs_store::{Key, Permissions, Replaces, Space};
 
@@ -51,8 +49,8 @@ impl Fs {
         {
             return Ok(Some((draft.node(), attributes)));
         }
-        if self.is_unsettled(parent, Some(name)) {
-            self.settle(key, Some(name));
+        if self.arrays.is_unsettled(parent, Some(name)) {
+            self.arrays.settle(key, Some(name));
         }
         match self.tree.lookup(parent, name) {
             Ok(None) => {
@@ -139,7 +137,7 @@ impl Fs {
             Target::Encoded(value) => {
                 let node = Node::Value(value.array.stored_key(value.chunk));
                 let inode = self.tree.remember(node.clone());
-                let file = self.encoded_file(&value)?;
+                let file = self.arrays.encoded_file(&value)?;
                 let draft = self
                     .drafts
                     .open_encoded(&node, inode, file, false, permissions);
@@ -262,7 +260,7 @@ impl Fs {
                 if let Some(value) = self.tree.encoded_value(key)? {
                     let stat = self.tree.find_stat(key)?;
                     let permissions = stat.and_then(|stat| stat.permissions);
-                    let file = self.encoded_file(&value)?;
+                    let file = self.arrays.encoded_file(&value)?;
                     return Ok(self
                         .drafts
                         .open_encoded(node, inode, file, true, permissions)
@@ -354,10 +352,10 @@ impl Fs {
             };
         };
         self.change().losing(&node, || {
-            let _alone = self.resizing.alone(&[key]);
+            let _alone = self.arrays.resizing.alone(&[key]);
             self.check_empty(key)?;
             // removed chunks may still be in shards
-            self.flush_below(key)?;
+            self.arrays.flush_below(key)?;
             self.tree.hierarchy().remove_node(key)?;
             self.forget_below(key);
             self.tree.removed(&node);
@@ -368,7 +366,7 @@ impl Fs {
     /// Forgets all records of files at and below `key`, because they were removed or renamed.
     pub(super) fn forget_below(&self, key: &Key) {
         self.drafts.forget_below(key);
-        self.resizing.forget_below(key);
+        self.arrays.resizing.forget_below(key);
         self.unlinked.forget_below(key);
         self.copies.forget_below(key);
         self.tree.early.forget_below(key);
@@ -383,7 +381,7 @@ impl Fs {
     /// ENOTEMPTY.
     pub(super) fn check_empty(&self, key: &Key) -> Result<()> {
         // a chunk that is not stored yet counts, too
-        self.flush_below(key)?;
+        self.arrays.flush_below(key)?;
         for name in self.tree.names(&Node::Directory(key.clone()))? {
             let name = name?.name;
             let is_generated = match name.as_str() {
@@ -534,8 +532,8 @@ impl Change<'_> {
                 let (array, chunk) = self.tree.stored_chunk(key, name)?;
                 // the array's shape and key must not change before the chunk is handed over as
                 // erased
-                let _writing = self.resizing.writing_to(&array)?;
-                let erased = self.erase_chunk(&array, chunk)?;
+                let _writing = self.arrays.resizing.writing_to(&array)?;
+                let erased = self.writer.erase_chunk(&array, chunk)?;
                 if self.tree.chunk(key, name).is_err() {
                     // no file of the array stores what lies outside of it
                     array.store_objects()?;
@@ -544,7 +542,7 @@ impl Change<'_> {
             }
             Node::Metadata(key, file) => {
                 if self.changes_array(key, *file)? {
-                    self.flush_below(key)?;
+                    self.arrays.flush_below(key)?;
                 }
                 match self.tree.hierarchy().remove_document(key, *file) {
                     Err(e) if was_draft && e.kind() == Kind::NotFound => {}
@@ -555,7 +553,7 @@ impl Change<'_> {
             }
             Node::Value(key) | Node::Unreadable(key) => {
                 let removed = match self.tree.encoded_value(key) {
-                    Ok(Some(value)) => self.erase_encoded(&value)?,
+                    Ok(Some(value)) => self.writer.erase_encoded(&value)?,
                     _ => self.store().delete(key).map_err(|e| e.context(key))?,
                 };
                 self.tree.removed(node);
@@ -569,19 +567,6 @@ impl Change<'_> {
         } else {
             Err(Error::system(libc::ENOENT))
         }
-    }
-
-    /// Removes a chunk from the store and from the cache. Returns whether there was one.
-    pub(super) fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
-        let was_written = self.cache.is_dirty(array, chunk);
-        self.guard_chunk(array, chunk);
-        // do this without the chunk's lock: it waits for a write-back, which takes that lock
-        self.cache.discard_chunk(array, chunk);
-        let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
-        self.cache.record_erased(array, chunk);
-        // another reader may have loaded the chunk meanwhile
-        self.cache.discard_chunk(array, chunk);
-        Ok(erased? || was_written)
     }
 
     /// Sets the size of a file in bytes, through the open file `handle` if there is one.

@@ -5,20 +5,14 @@
 use super::files::OpenFile;
 use super::write::WriteMode;
 use super::{Change, Fs};
-use crate::array::{Array, Scratch};
 use crate::cache::Wait;
 use crate::export::{GroupFormat, MAX_TEXT};
 use crate::fs::tree::{Attributes, CONTROL, Node, NodeNature, Target, is_partial};
-use std::ops::{Deref, Range};
-use std::sync::Arc;
+use std::ops::Deref;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::Grant;
-use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::MAX_DOCUMENT;
 use zarrfs_store::{FileAttribute, Key, Replaces};
-
-/// Number of bytes of a file that are copied at a time.
-const PIECE: u64 = 8 << 20;
 
 /// The size limit in bytes that stands for no limit.
 const UNLIMITED: u64 = i64::MAX as u64;
@@ -50,8 +44,8 @@ impl Fs {
             return Err(Error::system(libc::EPERM));
         }
         let to = above.child(name)?;
-        let _alone = self.resizing.alone(&[from, &to]);
-        self.flush_below(from)?;
+        let _alone = self.arrays.resizing.alone(&[from, &to]);
+        self.arrays.flush_below(from)?;
         self.tree.hierarchy().rename(from, &to)?;
         self.forget_below(from);
         self.forget_below(&to);
@@ -107,31 +101,6 @@ impl Fs {
             bytes,
             _memory: memory,
         })
-    }
-
-    /// Calls `write` with the bytes `range` of a plain key, piece by piece, and the position of
-    /// each.
-    pub(super) fn in_pieces(
-        &self,
-        from: &Key,
-        range: Range<u64>,
-        write: impl Fn(u64, &[u8]) -> Result<usize>,
-    ) -> Result<()> {
-        let mut at = range.start;
-        let mut piece = Vec::new();
-        while at < range.end {
-            let store = self.store();
-            let end = range.end.min(at + PIECE);
-            store
-                .get_range(from, at..end, &mut piece)
-                .map_err(|e| e.context(from))?
-                .ok_or_else(Error::stale)?;
-            if piece.is_empty() || write(at, &piece)? != piece.len() {
-                return Err(Error::stale());
-            }
-            at += piece.len() as u64;
-        }
-        Ok(())
     }
 }
 
@@ -301,7 +270,7 @@ impl Change<'_> {
                 self.drafts.forget(&key.join(file.name()));
             }
             (_, Target::Chunk(array, chunk)) => {
-                self.put_chunk(
+                self.writer.put_chunk(
                     array,
                     *chunk,
                     &self.content_up_to(source, array.max_size(*chunk)?)?,
@@ -310,13 +279,13 @@ impl Change<'_> {
             }
             (from, Target::Encoded(value)) => {
                 let file = match from {
-                    Some(from) => self.copy_of(from)?,
-                    None => self.file_of(&self.content(source)?)?,
+                    Some(from) => self.arrays.copy_of(from)?,
+                    None => self.arrays.file_of(&self.content(source)?)?,
                 };
-                self.replace_encoded(value, &file)?;
+                self.writer.replace_encoded(value, &file)?;
                 self.drafts.forget(&value.array.stored_key(value.chunk));
             }
-            (Some(from), Target::Flat(array)) => self.copy_into(from, array)?,
+            (Some(from), Target::Flat(array)) => self.writer.copy_into(from, array)?,
             (None, Target::Flat(array)) => {
                 return Err(
                     Error::invalid("can't become the flat bytes of an array").context(array.key())
@@ -369,69 +338,6 @@ impl Change<'_> {
         })
     }
 
-    /// Stores a whole chunk, given in the array's own order. If that fails the old chunk stays.
-    pub(super) fn replace_chunk(
-        &self,
-        array: &Arc<Array>,
-        chunk: ChunkId,
-        bytes: &[u8],
-    ) -> Result<()> {
-        array.writable()?;
-        // the bytes may be an encoded chunk of another store
-        array
-            .check_objects(chunk, bytes)
-            .map_err(|e| Error::invalid(e.message()))?;
-        let _writing = self.resizing.writing_to(array)?;
-        // flush first, or earlier writes would be lost if this chunk cannot be stored; if the flush
-        // loses them, their own files report it
-        self.cache.flush_chunk(array, chunk)?;
-        let stored = if array.metadata().has_objects() {
-            let why = "another program replaced the array; open the directory again and retry";
-            array.lock_chunk(chunk).and_then(|_lock| {
-                array.confirm(false)?;
-                if array.freshness().is_replaced() {
-                    Err(Error::stale().context(why).context(array.key()))
-                } else {
-                    array
-                        .store(chunk, bytes, &mut Scratch::default())
-                        .map(|_| self.cache.add_pending(array))
-                }
-            })
-        } else {
-            let written = self.write_chunk_bytes(array, chunk, 0, bytes, WriteMode::internal());
-            written.and_then(|_| self.cache.store_written(array, chunk))
-        };
-        if stored.is_err() || array.metadata().has_objects() {
-            self.cache.discard_chunk(array, chunk);
-        }
-        stored
-    }
-
-    /// Writes a file over the flat bytes of an array, and stores them.
-    ///
-    /// # Errors
-    ///
-    /// EINVAL, with nothing written, if the file has another size.
-    pub(super) fn copy_into(&self, from: &Key, array: &Arc<Array>) -> Result<()> {
-        let size = self.tree.stat(from)?.size;
-        if size != array.size() {
-            let why = format!(
-                "{size} bytes can't become the {} of an array's flat bytes",
-                array.size()
-            );
-            return Err(Error::invalid(why).context(array.key()));
-        }
-        array.writable()?;
-        let _writing = self.resizing.writing_to(array)?;
-        self.in_pieces(from, 0..size, |at, piece| {
-            Ok(self
-                .write_flat(array, at, piece, WriteMode::internal())?
-                .unwrap_or_default())
-        })?;
-        let stored = self.cache.flush_array(array);
-        self.with_losses(array.key(), stored)
-    }
-
     /// Writes a file over a header or container, and stores it.
     ///
     /// # Errors
@@ -448,7 +354,7 @@ impl Change<'_> {
             }
             let text = self.tree.stat(from)?.size.min(MAX_TEXT as u64);
             open.set_whole_len(0)?;
-            self.in_pieces(from, 0..text, |at, piece| {
+            self.arrays.in_pieces(from, 0..text, |at, piece| {
                 open.write_all(self, at, piece, WriteMode::internal())
             })?;
             return open.flush(self);
@@ -462,7 +368,7 @@ impl Change<'_> {
             let why = format!("{size} bytes can't become a file of {wanted}");
             return Err(Error::new(Kind::System(libc::EPERM), why).context(to.path()));
         }
-        self.in_pieces(from, 0..size, |at, piece| {
+        self.arrays.in_pieces(from, 0..size, |at, piece| {
             open.write_all(self, at, piece, WriteMode::internal())
         })?;
         open.flush(self)

@@ -2,8 +2,8 @@
 //! dimension. Until its file is closed, a partial last row counts only its written bytes; the rest
 //! of the row holds the fill value.
 
-use super::write::WriteMode;
-use super::{Change, Fs};
+use super::arrays::WrittenArrays;
+use super::write::{ArrayWriter, WriteMode};
 use crate::array::Array;
 use crate::cache::Wait;
 use crate::fs::tree::{Attributes, Node, View};
@@ -188,7 +188,7 @@ impl Resizing {
     }
 }
 
-impl Fs {
+impl WrittenArrays {
     /// Corrects the size of flat bytes and of their physical values.
     pub(super) fn sized(&self, node: &Node, attributes: Attributes) -> Result<Attributes> {
         let Some((key, view)) = node.resized() else {
@@ -270,7 +270,7 @@ impl Fs {
     }
 }
 
-impl Change<'_> {
+impl ArrayWriter<'_> {
     /// Changes the size of flat bytes, or of the physical values of an array; other files keep
     /// theirs.
     ///

@@ -199,7 +199,7 @@ impl Fs {
             std::thread::sleep(pause);
             attempts += 1;
         };
-        lost.and(self.take_losses())
+        lost.and(self.arrays.take_losses())
             .and(stored)
             .map_err(|e| match self.unstored_names() {
                 names if names.is_empty() => e,
@@ -309,7 +309,7 @@ impl Fs {
             let done = self.change().store_all();
             let left = patience.left_after_round(self.progress(), Instant::now());
             if !done.as_ref().is_err_and(may_pass) || left.is_zero() {
-                return self.take_losses().and(done);
+                return self.arrays.take_losses().and(done);
             }
             std::thread::sleep(PAUSE.min(left));
         }

@@ -16,12 +16,10 @@
 //! that are less than a row, or less than a physical value, are therefore no data if nothing else
 //! is written before the close: an array that is resized gets the rows back that it had.
 
-use super::files::flat::holes::stored_chunks;
 use super::files::{OpenFile, Seek};
 use super::resize::Added;
-use super::write::{WriteMode, ZEROS};
+use super::write::WriteMode;
 use super::{Change, Fs};
-use crate::array::Array;
 use crate::cache::Wait;
 use crate::fs::tree::{Attributes, Node, View};
 use std::collections::HashMap;
@@ -31,19 +29,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
-use zarrfs_format::grid::ChunkId;
 
 /// Maximum time from the close of a file to the request that releases it. The kernel queues that
 /// request before the close returns, but another thread may take it. If only a duplicate was
 /// closed, the size is known after this time.
 const RELEASE_DELAY: Duration = Duration::from_millis(100);
-
-/// Maximum number of chunks that are looked up one by one before a gap is filled; those of a longer
-/// gap are listed.
-const PROBES: u64 = 256;
-
-/// Maximum number of parts of a chunk written at a time.
-const MAX_PARTS: usize = 4096;
 
 /// What GDAL writes to a file that it creates and will open again.
 const MARK: [u8; 2] = [0, 0];
@@ -469,7 +459,7 @@ impl Change<'_> {
             } else {
                 Added::FillValue
             };
-            self.truncate_shown(node, size, after)?;
+            self.writer.truncate_shown(node, size, after)?;
             if let Some((handle, _)) = through.filter(|_| size < whole || size == 0) {
                 let mark = if size == 0 && self.takes_mark(node)? {
                     Mark::Expected
@@ -534,7 +524,8 @@ impl Change<'_> {
         let Some(size) = before.filter(|_| self.options.resize) else {
             return Ok(());
         };
-        self.truncate_shown(&*self.tree.node(inode)?, size, Added::FillValue)
+        self.writer
+            .truncate_shown(&*self.tree.node(inode)?, size, Added::FillValue)
     }
 
     /// Ends the truncation of a file that is about to be released: it has its whole size again. The
@@ -545,105 +536,7 @@ impl Change<'_> {
         {
             // the kernel's last page has zeros behind the end
             self.pages.forget(file.inode());
-            self.add_stale_file(file.inode(), false);
-        }
-    }
-
-    /// Writes zeros over flat bytes of an array. Chunks that read as zeros without being stored are
-    /// removed or stay missing, so that the copy of a sparse file is sparse.
-    pub(super) fn zero_flat(
-        &self,
-        array: &Arc<Array>,
-        range: Range<u64>,
-        mode: WriteMode,
-    ) -> Result<()> {
-        let range = range.start..range.end.min(array.size());
-        if range.is_empty() {
-            return Ok(());
-        }
-        let around = array.grid().chunks_around(range.clone());
-        if !array.fill_is_zero() {
-            return around
-                .into_iter()
-                .flatten()
-                .try_for_each(|id| self.zero_chunk(array, ChunkId(id), &range, mode));
-        }
-        // chunks are about to be removed: they must be those of this array
-        array.confirm(false)?;
-        if array.freshness().is_replaced() {
-            return Err(Error::stale().context(array.key()));
-        }
-        let count: u64 = around.iter().map(|chunks| chunks.end - chunks.start).sum();
-        if count > PROBES && array.lists_all() {
-            self.hand_over(array)?;
-            if let Some(stored) = stored_chunks(array) {
-                let mut stored = stored
-                    .into_iter()
-                    .filter(|chunk| around.iter().any(|ids| ids.contains(&chunk.0)));
-                return stored.try_for_each(|chunk| self.zero_chunk(array, chunk, &range, mode));
-            }
-        }
-        for chunk in around.into_iter().flatten().map(ChunkId) {
-            if self.cache.is_dirty(array, chunk) || array.stat_chunk(chunk)?.is_some() {
-                self.zero_chunk(array, chunk, &range, mode)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes zeros over the rows that a write behind the end of a truncated file has added to an
-    /// array before it.
-    pub(super) fn fill_added(
-        &self,
-        array: &Arc<Array>,
-        gap: Range<u64>,
-        mode: WriteMode,
-    ) -> Result<()> {
-        let is_gap = self.truncations.contains(mode.inode) && !array.fill_is_zero();
-        if is_gap {
-            self.zero_flat(array, gap, mode)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Writes zeros over the bytes of a chunk that lie in `range` of the flat array.
-    fn zero_chunk(
-        &self,
-        array: &Arc<Array>,
-        chunk: ChunkId,
-        range: &Range<u64>,
-        mode: WriteMode,
-    ) -> Result<()> {
-        let grid = array.grid();
-        let is_whole = grid
-            .next_in_chunk(chunk, 0)
-            .is_some_and(|first| first >= range.start)
-            && grid.next_in_chunk(chunk, range.end).is_none();
-        if is_whole && array.fill_is_zero() {
-            return self.erase_chunk(array, chunk).map(drop);
-        }
-        let mut parts = Vec::new();
-        let mut at = range.start;
-        while let Some(flat) = grid
-            .next_in_chunk(chunk, at)
-            .filter(|&flat| flat < range.end)
-        {
-            let end = range.end.min(flat + ZEROS.len() as u64);
-            let Some(run) = grid.runs(flat..end).next() else {
-                break;
-            };
-            parts.push((run.offset, &ZEROS[..run.len]));
-            at = flat + run.len as u64;
-            if parts.len() == MAX_PARTS {
-                self.write_parts(array, chunk, &parts, mode)?;
-                parts.clear();
-            }
-        }
-        if parts.is_empty() {
-            Ok(())
-        } else {
-            self.write_parts(array, chunk, &parts, mode).map(drop)
+            self.writer.add_stale_file(file.inode(), false);
         }
     }
 }

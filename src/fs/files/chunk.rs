@@ -170,7 +170,8 @@ impl ChunkFile {
             }
         }
         let written = fs.write_recorded(&self.record, array, mode, || {
-            fs.write_chunk_bytes(array, chunk, offset as usize, data, mode)
+            fs.writer
+                .write_chunk_bytes(array, chunk, offset as usize, data, mode)
         })?;
         if written {
             self.is_written.store(true, Ordering::Relaxed);
@@ -199,7 +200,7 @@ impl ChunkFile {
         let mut bytes = memory::zeroed(array.grid().chunk_size(chunk))?;
         array.fill(&mut bytes, 0);
         fs.write_recorded(&self.record, array, mode, || {
-            fs.write_chunk_bytes(array, chunk, 0, &bytes, mode)
+            fs.writer.write_chunk_bytes(array, chunk, 0, &bytes, mode)
         })
     }
 
@@ -233,7 +234,7 @@ impl ChunkFile {
             }
         }
         drop(slot);
-        fs.hand_over(&*self.array.latest(fs)?)
+        fs.writer.hand_over(&*self.array.latest(fs)?)
     }
 
     /// Stores a chunk of fill values for a created file. It stays a draft: a shell closes the file
@@ -242,7 +243,7 @@ impl ChunkFile {
         let array = self.write_latest(fs, |array, chunk| {
             self.fill(fs, array, chunk, WriteMode::internal())
         })?;
-        fs.hand_over(&array)?;
+        fs.writer.hand_over(&array)?;
         let stat = array.stat_chunk(self.chunk(&array)?)?;
         (draft.is_created, draft.filled) = (false, stat.map(|stat| stat.version));
         Ok(())
@@ -259,9 +260,9 @@ impl ChunkFile {
         let Some(content) = draft.content().transpose()? else {
             return self.refuse_draft(fs, &array, draft);
         };
-        match fs.is_encoded(&array, chunk, &content) {
+        match fs.arrays.is_encoded(&array, chunk, &content) {
             Ok(true) => fs.write_recorded(&self.record, &array, WriteMode::internal(), || {
-                fs.put_encoded(&array, chunk, &content)
+                fs.writer.put_encoded(&array, chunk, &content)
             }),
             Ok(false) => self.write_content(fs, &content),
             Err(e)
@@ -282,7 +283,7 @@ impl ChunkFile {
             // draft
             let mode = WriteMode::internal();
             fs.write_recorded(&self.record, array, mode, || {
-                fs.write_chunk_bytes(array, chunk, 0, content, mode)
+                fs.writer.write_chunk_bytes(array, chunk, 0, content, mode)
             })
         })?;
         Ok(())
@@ -292,7 +293,7 @@ impl ChunkFile {
     fn refuse_draft(&self, fs: &Change, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
         let e = self.refused_draft(fs, draft, array.grid().chunk_size(self.chunk(array)?));
         self.erase_filled(fs, array, draft)?;
-        fs.hand_over(array).and(Err(e))
+        fs.writer.hand_over(array).and(Err(e))
     }
 
     /// Calls `write` with the latest array and the file's chunk in it, and returns that array.
@@ -332,7 +333,7 @@ impl ChunkFile {
             .stat_chunk(chunk)?
             .is_some_and(|stat| stat.version == filled)
         {
-            fs.erase_chunk(array, chunk)?;
+            fs.writer.erase_chunk(array, chunk)?;
         }
         Ok(())
     }
@@ -433,16 +434,16 @@ impl OpenFile for ChunkFile {
 
     fn flush(&self, fs: &Change) -> Result<()> {
         self.record
-            .answer(fs.with_losses(&self.array.key(), self.store(fs)))
+            .answer(fs.arrays.with_losses(&self.array.key(), self.store(fs)))
     }
 
     fn fsync(&self, fs: &Change) -> Result<()> {
         let stored = self.store(fs).and_then(|()| match self.removed.get() {
             Some(_) => Ok(()),
-            None => fs.flush_array(&*self.array.latest(fs)?),
+            None => fs.writer.flush_array(&*self.array.latest(fs)?),
         });
         self.record
-            .answer(fs.with_losses(&self.array.key(), stored))
+            .answer(fs.arrays.with_losses(&self.array.key(), stored))
     }
 
     fn sync_in_place(&self, fs: &Change) -> Result<()> {
@@ -505,8 +506,8 @@ impl Fs {
         name: &str,
         for_writing: bool,
     ) -> Result<NewFile> {
-        self.settle(key, Some(name));
-        let array = self.open_array(key)?;
+        self.arrays.settle(key, Some(name));
+        let array = self.arrays.open(key)?;
         if for_writing {
             array.writable()?;
         }

@@ -101,7 +101,7 @@ impl Fs {
             && for_writing
             && format.holds_flat()
         {
-            self.open_array(key)?.writable()?;
+            self.arrays.open(key)?.writable()?;
         }
         let file = self.tree.composite(node)?;
         // all readers of the file share the kernel's pages, which must not come from older checks
@@ -211,7 +211,7 @@ impl CompositeFile {
         let header = self.check_header(fs).and_then(|()| self.store_text(fs));
         let arrays = self.arrays().filter(|array| array.is_dirty());
         arrays
-            .map(|array| fs.flush_array(&array))
+            .map(|array| fs.writer.flush_array(&array))
             .fold(header, Result::and)
     }
 
@@ -278,7 +278,7 @@ impl CompositeFile {
         let flat = match cell.get() {
             Some(flat) => flat,
             None => {
-                let array = fs.open_array(key)?;
+                let array = fs.arrays.open(key)?;
                 // this opening leaves the list of served versions to the next opening of `data.raw`
                 array.freshness().begin_opening();
                 cell.get_or_init(|| Box::new(FlatFile::part(array, self.is_kept_elsewhere)))
@@ -615,13 +615,14 @@ impl OpenFile for CompositeFile {
             .and(next);
         let written = self.arrays().filter(|_| self.writable);
         let lost = written
-            .map(|array| fs.with_losses(array.key(), Ok(())))
+            .map(|array| fs.arrays.with_losses(array.key(), Ok(())))
             .fold(Ok(()), Result::and);
         self.record.answer(lost.and(stored))
     }
 
     fn sync_in_place(&self, fs: &Change) -> Result<()> {
-        self.arrays().try_for_each(|array| fs.flush_array(&array))
+        self.arrays()
+            .try_for_each(|array| fs.writer.flush_array(&array))
     }
 
     fn release(&self, fs: &Change) {

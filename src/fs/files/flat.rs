@@ -127,15 +127,15 @@ impl FlatFile {
                 return Ok(None);
             };
             check(&array)?;
-            if fs.options.resize && !data.is_empty() && end > fs.resizing.end(&array) {
+            if fs.options.resize && !data.is_empty() && end > fs.arrays.resizing.end(&array) {
                 if mode.wait == Wait::Never {
                     return Ok(None);
                 }
                 let grown;
-                (array, grown) = fs.reach(array.key(), end)?;
+                (array, grown) = fs.arrays.reach(array.key(), end)?;
                 growth = growth.or(grown);
             }
-            let Some(_writing) = fs.resizing.writing_if(array.key(), mode.wait) else {
+            let Some(_writing) = fs.arrays.resizing.writing_if(array.key(), mode.wait) else {
                 return Ok(None);
             };
             // from here on the array cannot change
@@ -143,8 +143,10 @@ impl FlatFile {
                 let before = growth.as_ref().map_or(offset, HiddenGrowth::before);
                 break fs.write_recorded(&self.record, &array, mode, || {
                     check(&array)?;
-                    fs.fill_added(&array, before..offset, mode)?;
-                    fs.write_flat(&array, offset, data, mode)
+                    if fs.truncations.contains(mode.inode) {
+                        fs.writer.fill_added(&array, before..offset, mode)?;
+                    }
+                    fs.writer.write_flat(&array, offset, data, mode)
                 });
             }
             if mode.wait == Wait::Never {
@@ -152,7 +154,7 @@ impl FlatFile {
             }
         };
         if let (Err(_), Some(growth)) = (&written, growth) {
-            fs.undo_growth(growth);
+            fs.writer.undo_growth(growth);
         }
         written
     }
@@ -175,9 +177,9 @@ impl FlatFile {
             return Err(Error::system(libc::ENXIO));
         }
         // a shared map may have changed pages of chunks that are not stored
-        let has_holes = is_zero(&array) && !fs.guards.has_writers(array.key());
+        let has_holes = is_zero(&array) && !fs.arrays.guards.has_writers(array.key());
         if has_holes {
-            fs.settle(array.key(), None);
+            fs.arrays.settle(array.key(), None);
         }
         self.stored.seek(&array, offset, target, has_holes)
     }
@@ -229,7 +231,7 @@ impl Fs {
         for_writing: bool,
         direct: bool,
     ) -> Result<NewFile> {
-        let array = self.open_array(key)?;
+        let array = self.arrays.open(key)?;
         // held until the pages are recorded: another opening must not keep pages that this one
         // drops
         let opening_lock = array.freshness().lock_opening();
@@ -249,7 +251,7 @@ impl Fs {
         let array = file.array.latest(self)?;
         if for_writing {
             array.writable()?;
-            self.resizing.finish_closed(key);
+            self.arrays.resizing.finish_closed(key);
         }
         Ok(NewFile {
             file: Arc::new(file),
@@ -305,7 +307,7 @@ impl OpenFile for FlatFile {
         };
         let zeroed = self.array.write_latest(fs, Wait::Allowed, |array| {
             fs.write_recorded(&self.record, array, mode, || {
-                fs.zero_flat(array, range, mode)
+                fs.writer.zero_flat(array, range, mode)
             })
         });
         zeroed.map(drop)
@@ -313,11 +315,11 @@ impl OpenFile for FlatFile {
 
     fn flush(&self, fs: &Change) -> Result<()> {
         let stored = self.array.latest(fs).and_then(|array| {
-            fs.resizing.close(array.key());
-            fs.flush_array(&array)
+            fs.arrays.resizing.close(array.key());
+            fs.writer.flush_array(&array)
         });
         self.record
-            .answer(fs.with_losses(&self.array.key(), stored))
+            .answer(fs.arrays.with_losses(&self.array.key(), stored))
     }
 
     fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
@@ -327,10 +329,10 @@ impl OpenFile for FlatFile {
     fn release(&self, fs: &Change) {
         self.pending_drop.finish(fs);
         let array = self.array.known();
-        fs.resizing.finish_closed(array.key());
+        fs.arrays.resizing.finish_closed(array.key());
         if array.is_dirty() {
             // chunks that cannot be stored are logged and stay dirty
-            let _ = fs.flush_array(&array);
+            let _ = fs.writer.flush_array(&array);
         }
     }
 

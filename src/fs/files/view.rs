@@ -37,10 +37,10 @@ impl Fs {
         (key, view): (&Key, &View),
         for_writing: bool,
     ) -> Result<NewFile> {
-        let array = self.open_array(key)?;
+        let array = self.arrays.open(key)?;
         if for_writing {
             array.writable()?;
-            self.resizing.finish_closed(key);
+            self.arrays.resizing.finish_closed(key);
         }
         // only the next opening of `data.raw` may take the list of what has changed in the store
         array.freshness().begin_opening();

@@ -281,7 +281,7 @@ impl Kernel {
         let these: Vec<(u64, Vec<GuardId>)> = these;
         these
             .iter()
-            .for_each(|(_, guards)| self.fs.pages_dropped(guards));
+            .for_each(|(_, guards)| self.fs.arrays.pages_dropped(guards));
         if inode == self.flat.inode {
             self.late.fill(false);
         }
@@ -802,7 +802,7 @@ impl Kernel {
                 self.drop_pages(inode, place..place + data.len());
             }
             Op::WriteChunk(chunk, at, len) => self.write_chunk(chunk, at, len),
-            Op::ReplaceChunk(chunk, renames) => self.replace_chunk(chunk, renames),
+            Op::ReplaceChunk(chunk, renames) => self.writer.replace_chunk(chunk, renames),
             Op::RefusedDraft(chunk) => self.refuse_draft(chunk),
             Op::Unlink(chunk) => self.unlink(chunk),
             Op::Store(at, len) => self.store_through_map(at, len),

@@ -63,7 +63,9 @@ impl CompositeFile {
             })
         });
         if let Err(e) = written {
-            growth.into_iter().for_each(|growth| fs.undo_growth(growth));
+            growth
+                .into_iter()
+                .for_each(|growth| fs.writer.undo_growth(growth));
             return Err(e);
         }
         drop(growth);
