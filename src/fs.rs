@@ -1,9 +1,13 @@
 //! The file system of one mount: names, open files and directories, in types of its own. It is
 //! tested without FUSE and must not know of it.
 
-use crate::array::VersionTag;
 use crate::cache::{Cache, FoundBytes, Prefetcher, SpillOptions, WRITE_BACK_THREADS, Wait};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
+use files::chunk::ChunkFile;
+use files::composite::CompositeFile;
+use files::document::DocumentFile;
+use files::flat::FlatFile;
+use files::view::OpenView;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,6 +18,7 @@ use zarrfs_base::pool::{Pool, PoolGrowth, processors};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{Key, Store, SubtreeLocks, escaped};
 
+mod absent_names;
 mod arrays;
 mod blocking;
 mod change;
@@ -41,15 +46,15 @@ mod write;
 mod write_record;
 mod zeros;
 
+pub use absent_names::AbsentNames;
 pub use arrays::WrittenArrays;
 pub use blocking::RequestKind;
 pub use change::Change;
-use copies::Copies;
 pub use directory::DirectoryEntry;
 use directory::DirectoryStream;
 pub use files::Seek;
 use files::chunk::created::CreatedChunks;
-use files::control::Fact;
+pub use files::control::Facts;
 use files::draft::Drafts;
 use files::plain::PlainFile;
 use files::{Handles, LoadedBlocks, NewFile, OpenFile, OpenedTexts};
@@ -59,7 +64,6 @@ pub use page_guards::GuardId;
 use pages::Pages;
 use sync::Syncs;
 use truncation::Truncations;
-use unlinked::UnlinkedNames;
 pub use waiting::WaitingWrite;
 use waiting::WaitingWrites;
 pub use write::StalePages;
@@ -149,12 +153,9 @@ pub struct Fs {
     created_chunks: CreatedChunks,
     truncations: Truncations,
     syncs: Syncs,
-    /// Values of the program that the control files show, in the order in which they were set.
-    /// Protects the list alone.
-    facts: Mutex<Vec<Fact>>,
-    unlinked: UnlinkedNames,
+    facts: Facts,
+    absent: AbsentNames,
     lost: LostNames,
-    copies: Copies,
     stats: Arc<Stats>,
     files: Handles<dyn OpenFile>,
     /// The open directories. Each lock protects a stream while one reply is made from it.
@@ -172,6 +173,8 @@ impl Fs {
                 cache.clone(),
                 options.spill.directory.clone(),
             ),
+            absent: AbsentNames::new(tree.clone()),
+            lost: LostNames::new(tree.clone(), options.read_only),
             tree,
             concurrency,
             prefetcher: Prefetcher::new(
@@ -196,11 +199,8 @@ impl Fs {
             drafts: Drafts::default(),
             created_chunks: CreatedChunks::default(),
             truncations: Truncations::default(),
-            syncs: Syncs::default(),
-            facts: Mutex::default(),
-            unlinked: UnlinkedNames::new(),
-            lost: LostNames::new(),
-            copies: Copies::new(),
+            syncs: Syncs::new(cache.clone(), stats.clone()),
+            facts: Facts::default(),
             cache,
             stats,
             files: Handles::new(),
@@ -211,6 +211,16 @@ impl Fs {
     /// Returns the tree that is mounted.
     pub fn tree(&self) -> &Tree {
         &self.tree
+    }
+
+    /// Returns the names that exist and that programs do not find.
+    pub fn absent_names(&self) -> &AbsentNames {
+        &self.absent
+    }
+
+    /// Returns the open files.
+    pub fn files(&self) -> &Handles<dyn OpenFile> {
+        &self.files
     }
 
     /// Returns the arrays whose bytes are written.
@@ -237,7 +247,7 @@ impl Fs {
             });
         };
         let attributes = self.arrays.sized(&node, attributes)?;
-        Ok(self.shown(Attributes {
+        Ok(self.truncations.shown(Attributes {
             inode: self.tree.remember(node),
             ..attributes
         }))
@@ -246,7 +256,7 @@ impl Fs {
     /// Returns the attributes of an inode.
     pub fn attributes(&self, inode: u64) -> Result<Attributes> {
         self.whole_attributes(inode)
-            .map(|attributes| self.shown(attributes))
+            .map(|attributes| self.truncations.shown(attributes))
     }
 
     /// Returns the attributes of an inode, with the size that it has unless it is truncated.
@@ -370,16 +380,16 @@ impl Fs {
         }
         let new = match &*node {
             _ if for_writing && !self.has_fixed_size(&node)? => self.open_to_write(inode, &node)?,
-            Node::Flat(key) => self.open_flat(inode, key, for_writing, direct)?,
-            Node::Chunk(key, name) => self.open_chunk(inode, key, name, for_writing)?,
+            Node::Flat(key) => FlatFile::open(self, inode, key, for_writing, direct)?,
+            Node::Chunk(key, name) => ChunkFile::open(self, inode, key, name, for_writing)?,
             Node::ViewFile(key, view, ViewedFile::Flat) => {
-                self.open_view(inode, &node, (key, view), for_writing)?
+                OpenView::open(self, inode, &node, (key, view), for_writing)?
             }
             _ if node.is_composite() => {
-                let (file, pages) = self.open_composite(inode, &node, for_writing, direct)?;
+                let (file, pages) = CompositeFile::open(self, inode, &node, for_writing, direct)?;
                 NewFile::new(Arc::new(file), pages)
             }
-            Node::Metadata(key, file) => self.open_document(inode, key, *file)?,
+            Node::Metadata(key, file) => DocumentFile::open(self, inode, key, *file)?,
             Node::Value(key) if self.drafts.get(key).is_some() => {
                 self.open_to_write(inode, &node)?
             }
@@ -397,7 +407,7 @@ impl Fs {
         };
         let opened = self.insert(new);
         let writers = node.flat().map_or(0, |key| {
-            self.note_sharing(inode);
+            self.files.note_sharing(inode);
             self.arrays.guards.writers(key, inode)
         });
         Ok(OpenedFile {
@@ -435,15 +445,6 @@ impl Fs {
         }
     }
 
-    /// Records an opening, and returns which pages the kernel may keep: see [`Pages::open`].
-    fn pages_at_open(&self, inode: u64, tag: VersionTag, same: bool) -> KernelPages {
-        if self.pages.open(inode, tag, same) {
-            KernelPages::Kept
-        } else {
-            KernelPages::Fresh
-        }
-    }
-
     /// Reads up to `len` bytes at `offset`, fewer only at the end of the file: from the cache, or
     /// into `out`, replacing its content. A caller that must not wait asks with [`Wait::Never`]
     /// first, which records the request, and repeats it with [`Wait::Allowed`] where it may.
@@ -456,7 +457,7 @@ impl Fs {
         out: &mut Vec<u8>,
     ) -> Result<FoundBytes> {
         let file = self.files.get(handle)?;
-        let len = self.readable(handle, &*file, offset, len);
+        let len = self.truncations.readable(handle, &*file, offset, len);
         let found = file.read(self, offset, len, wait, out)?;
         self.stats.bytes_served.add(found.bytes(out).len() as u64);
         Ok(found)
@@ -485,14 +486,10 @@ impl Fs {
     /// Returns the offset, at or after `offset`, where the next data or hole begins: see
     /// `OpenFile::seek`.
     pub fn seek(&self, handle: u64, offset: u64, target: Seek) -> Result<u64> {
-        self.seek_in(&*self.files.get(handle)?, offset, target)
-    }
-
-    /// Returns whether the handle is that of `data.raw`.
-    pub fn is_flat(&self, handle: u64) -> bool {
-        self.files
-            .get(handle)
-            .is_ok_and(|file| file.as_flat().is_some())
+        let file = self.files.get(handle)?;
+        self.truncations.seek(file.inode(), offset, target, || {
+            file.seek(self, offset, target)
+        })
     }
 
     /// Records a write that has to wait: reads of its bytes wait until the returned value is

@@ -477,11 +477,13 @@ pub fn mount(
 /// Sets what the control files show of the program and of its command line.
 fn set_facts(fs: &Fs, args: &ServedArgs, plan: &MountPlan) {
     let everyone = Audience::Everyone;
-    fs.set_fact("options", plan.options, Audience::Owner);
-    fs.set_fact("log", args.log.destination(plan.foreground), everyone);
-    fs.set_fact(LOG_LEVEL, logger::shown(args.log.level()), everyone);
-    fs.set_fact("build", version::build(), everyone);
-    fs.set_fact("features", version::features(), everyone);
+    fs.facts().set("options", plan.options, Audience::Owner);
+    fs.facts()
+        .set("log", args.log.destination(plan.foreground), everyone);
+    fs.facts()
+        .set(LOG_LEVEL, logger::shown(args.log.level()), everyone);
+    fs.facts().set("build", version::build(), everyone);
+    fs.facts().set("features", version::features(), everyone);
 }
 
 /// Creates the file system with the options of the mount.
@@ -555,7 +557,8 @@ fn start_session(
                 set_readahead(args, mountpoint);
                 // not before: it would end a connection that another daemon serves
                 args.sandbox.start_guard(&mut sandbox, needs, mountpoint)?;
-                fs.set_fact("sandbox", &*sandbox.description, Audience::Everyone);
+                fs.facts()
+                    .set("sandbox", &*sandbox.description, Audience::Everyone);
                 sandbox.enter(mountpoint)
             };
             serve(fs.clone(), &mut mountpoint, options, before).map_err(|e| match e.errno() {
@@ -762,7 +765,7 @@ fn is_carried_out(fs: &Arc<Fs>, signal: c_int) -> bool {
         SIGHUP => logger::reopen(),
         SIGUSR1 | SIGUSR2 => {
             let level = logger::shown(logger::change_level(signal == SIGUSR1));
-            fs.set_fact(LOG_LEVEL, level, Audience::Everyone);
+            fs.facts().set(LOG_LEVEL, level, Audience::Everyone);
         }
         SIGXCPU => store_before_kill(fs.clone()),
         _ => return false,

@@ -11,11 +11,11 @@
 //! with another content stays, hidden, and is a problem.
 
 use super::files::OpenFile;
+use super::files::composite::CompositeFile;
+use super::files::flat::FlatFile;
 use super::files::plain::PlainFile;
 use super::names::MAX_PLAIN;
 use super::{Change, Fs};
-use crate::array::hierarchy::MetadataFile;
-use crate::array::is_chunk_like;
 use crate::cache::Wait;
 use crate::fs::tree::{FLAT, Node};
 use std::ops::Range;
@@ -30,64 +30,15 @@ const PIECE: u64 = 1 << 20;
 const HIDDEN: &str = "stays in the store, hidden by the file of this name that the mount shows";
 
 impl Fs {
-    /// Returns whether the mount may generate a file of this name.
-    fn is_generated_name(&self, name: &str) -> bool {
-        name == FLAT || self.tree.is_header_name(name)
-    }
-
-    /// Returns whether a lookup by a thread that copies must not find `name`: see `fs::copies`.
-    pub(super) fn is_missing_to_copy(&self, directory: &Key, name: &str, thread: u32) -> bool {
-        let hierarchy = self.tree.hierarchy();
-        // chunks exist as soon as `data.raw` was copied, attributes with its extended attributes
-        let may_exist = is_chunk_like(name) || MetadataFile::of_name(name).is_some();
-        (self.is_generated_name(name) || may_exist)
-            && (!hierarchy.is_unmarked(directory) || hierarchy.cached_array(directory).is_some())
-            && self.copies.takes_for_missing(directory, thread, name)
-    }
-
-    /// Records that a thread has made the directory `name`.
-    pub fn made_by(&self, parent: u64, name: &str, thread: u32) {
-        if let Ok(parent) = self.tree.node(parent)
-            && let Ok(path) = parent.path().child(name)
-        {
-            self.copies.made(path, thread);
-        }
-    }
-
-    /// Records that a thread has created the file `name`, perhaps with O_EXCL.
-    pub fn created_by(&self, parent: u64, name: &str, inode: u64, thread: u32, exclusive: bool) {
-        self.copies.writes(inode);
-        let is_document = exclusive && MetadataFile::of_name(name).is_some();
-        if (is_document || self.is_generated_name(name))
-            && let Ok(parent) = self.tree.node(parent)
-        {
-            let directory = parent.path();
-            self.copies.copies_into(&directory, thread, name, exclusive);
-        }
-    }
-
-    /// Records that a file was opened for writing.
-    pub fn record_writer(&self, inode: u64) {
-        self.copies.writes(inode);
-    }
-
     /// Returns whether a file that was written is open, or was closed a moment ago.
     pub(super) fn is_written(&self, inode: u64) -> bool {
         let is_open = self.files.any(|file| file.inode() == inode);
-        self.copies.is_written(inode, is_open)
-    }
-
-    /// Records that a thread has closed a file that it may have written.
-    pub fn closed_by(&self, inode: u64, thread: u32) {
-        self.copies.closed(inode);
-        if let Ok(node) = self.tree.node(inode) {
-            self.copies.closed_in(&node.path().parent(), thread);
-        }
+        self.absent.copies.is_written(inode, is_open)
     }
 
     /// Records that a plain key was created under a name that may be a generated one later.
     pub(super) fn record_early(&self, path: &Key) {
-        if self.is_generated_name(path.name()) {
+        if self.tree.is_generated_name(path.name()) {
             self.tree.early.add(path.clone());
         }
     }
@@ -95,7 +46,7 @@ impl Fs {
     /// Returns whether a file that cannot become the generated one may become it later: arrays that
     /// it shows may follow.
     pub(super) fn may_be_early(&self, node: &Node) -> bool {
-        self.is_empty_container(node) || self.copies.has_copied_below(&node.path().parent())
+        self.is_empty_container(node) || self.absent.copies.has_copied_below(&node.path().parent())
     }
 
     /// Returns whether a node is the container of a group without arrays.
@@ -111,10 +62,10 @@ impl Fs {
         let size = self.store().stat(from)?.map_or(0, |stat| stat.size);
         let shown = self.tree.attributes(to)?.size;
         if let Some(key) = to.flat() {
-            let file = self.open_flat(self.tree.inode(to), key, false, false)?.file;
+            let file = FlatFile::open(self, self.tree.inode(to), key, false, false)?.file;
             return Ok(size == shown && self.is_same(&*file, 0..size, from, 0)?);
         }
-        let (file, _) = self.open_composite(self.tree.inode(to), to, false, false)?;
+        let (file, _) = CompositeFile::open(self, self.tree.inode(to), to, false, false)?;
         if file.is_text() {
             return Ok(true);
         }

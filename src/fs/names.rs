@@ -1,5 +1,6 @@
 //! Looks up, creates and removes names, and opens drafts and plain keys for writing.
 
+use super::files::chunk::ChunkFile;
 use super::files::draft::Draft;
 use super::files::plain::PlainFile;
 use super::files::{NewFile, OpenFile};
@@ -56,7 +57,8 @@ impl Fs {
             Ok(None) => {
                 let node = Node::Chunk(key.clone(), name.to_string());
                 Ok(self
-                    .created_attributes(&node)
+                    .created_chunks
+                    .attributes_of(&self.tree, &node)
                     .map(|attributes| (node, attributes)))
             }
             // a header that cannot be made must not be missing without a report of the reason
@@ -77,7 +79,7 @@ impl Fs {
             .drafts
             .get(&node.path())
             .and_then(|draft| self.draft_attributes(&draft));
-        draft.or_else(|| self.created_attributes(node))
+        draft.or_else(|| self.created_chunks.attributes_of(&self.tree, node))
     }
 
     /// Returns an open or kept file with this inode number that has lost its name, and its
@@ -86,7 +88,7 @@ impl Fs {
         let files = self.files.matching(|file| file.inode() == inode);
         files
             .into_iter()
-            .chain(self.kept_file(inode))
+            .chain(self.lost.kept(inode))
             .find_map(|file| {
                 let attributes = Attributes {
                     is_removed: true,
@@ -131,7 +133,7 @@ impl Fs {
                     let node = Node::Chunk(array.key().clone(), name.to_string());
                     return self.create_draft(node, permissions, MAX_OBJECTS);
                 }
-                let (file, attributes) = self.create_chunk(array, name, permissions);
+                let (file, attributes) = ChunkFile::create(self, array, name, permissions);
                 Ok((attributes, file))
             }
             Target::Encoded(value) => {
@@ -289,26 +291,6 @@ impl Fs {
         }
     }
 
-    /// Returns whether a lookup by the thread must not find `name`, though it exists: see
-    /// `unlinked` and `copies`.
-    pub fn hides(&self, parent: u64, name: &str, thread: u32) -> bool {
-        let Ok(parent) = self.tree.node(parent) else {
-            return false;
-        };
-        let (parent, name) = match parent.nature() {
-            NodeNature::Directory => (parent, name.to_string()),
-            NodeNature::ViewDirectory => self.tree.canonical(parent, name),
-            _ => return false,
-        };
-        let Ok(path) = parent.path().child(&name) else {
-            return false;
-        };
-        if self.is_missing_to_copy(&parent.path(), &name, thread) {
-            self.unlinked.add(path.clone());
-        }
-        self.unlinked.contains(&path)
-    }
-
     /// Creates a directory: see
     /// [`Hierarchy::make_directory`](crate::array::hierarchy::Hierarchy::make_directory). Counts a
     /// lookup of it.
@@ -367,8 +349,7 @@ impl Fs {
     pub(super) fn forget_below(&self, key: &Key) {
         self.drafts.forget_below(key);
         self.arrays.resizing.forget_below(key);
-        self.unlinked.forget_below(key);
-        self.copies.forget_below(key);
+        self.absent.forget_below(key);
         self.tree.early.forget_below(key);
     }
 
@@ -465,7 +446,7 @@ impl Change<'_> {
         let mut attempts = 0..ATTEMPTS;
         while let Some((node, _)) = self.find(&parent, &name)? {
             // the next lookup may find the file under another name
-            let was_removed = self.unlinked.remove(&node.path());
+            let was_removed = self.absent.unlinked.remove(&node.path());
             if exclusive && !was_removed {
                 return Err(Error::system(libc::EEXIST));
             }
@@ -475,7 +456,7 @@ impl Change<'_> {
             }
         }
         let path = parent.path().child(&name)?;
-        self.unlinked.remove(&path);
+        self.absent.unlinked.remove(&path);
         let _opening = self.lost.opening(&path);
         let target = self.tree.target(&parent, &name)?;
         let (attributes, new) = self.create_new(target, &name, exclusive, mode)?;
@@ -483,7 +464,7 @@ impl Change<'_> {
         let opened = self.insert(new);
         Ok((
             if is_chunk {
-                self.created(opened.handle, attributes)
+                self.truncations.created(opened.handle, attributes)
             } else {
                 attributes
             },
@@ -516,7 +497,7 @@ impl Change<'_> {
         let found = self.find(&parent, &name)?;
         let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
         if node.is_generated() {
-            self.unlinked.add(node.path());
+            self.absent.unlinked.add(node.path());
         }
         self.losing(&node, || match node.chunk() {
             Some(_) => self.unlink_chunk(&node),

@@ -3,6 +3,7 @@
 //! is durable under the new name before the old name is removed.
 
 use super::files::OpenFile;
+use super::files::composite::CompositeFile;
 use super::write::WriteMode;
 use super::{Change, Fs};
 use crate::cache::Wait;
@@ -89,7 +90,8 @@ impl Fs {
             }
             Node::Chunk(key, name) => {
                 let (array, _) = self.tree.chunk(key, name)?;
-                self.read_chunk(&array, name, 0, usize::MAX, Wait::Allowed, &mut bytes)?;
+                self.arrays
+                    .read_chunk(&array, name, 0, usize::MAX, Wait::Allowed, &mut bytes)?;
             }
             Node::Metadata(key, file) => {
                 let document = self.tree.document(key, *file)?.ok_or_else(Error::stale)?;
@@ -184,7 +186,7 @@ impl Change<'_> {
         let path = to.path();
         [libc::EPERM, libc::EINVAL, libc::EFBIG].contains(&e.errno())
             && (self.is_empty_container(to) && !is_temporary(from, &path)
-                || self.copies.has_made(&path.parent()) && is_made_by_rsync(from, &path))
+                || self.absent.copies.has_made(&path.parent()) && is_made_by_rsync(from, &path))
     }
 
     /// Renames a file to what is a plain key until the mount shows the same file.
@@ -345,11 +347,11 @@ impl Change<'_> {
     /// EPERM if the file cannot become the container. It is not EINVAL, which mv reports as a
     /// directory that is moved below itself.
     pub(super) fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
-        let (open, _) = self.open_composite(self.tree.inode(to), to, true, false)?;
+        let (open, _) = CompositeFile::open(self, self.tree.inode(to), to, true, false)?;
         if open.is_text() {
             let path = to.path();
             // the documents that it is made of follow
-            if self.copies.has_made(&path.parent()) && is_made_by_rsync(from, &path) {
+            if self.absent.copies.has_made(&path.parent()) && is_made_by_rsync(from, &path) {
                 return Ok(());
             }
             let text = self.tree.stat(from)?.size.min(MAX_TEXT as u64);

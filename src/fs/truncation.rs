@@ -16,10 +16,10 @@
 //! that are less than a row, or less than a physical value, are therefore no data if nothing else
 //! is written before the close: an array that is resized gets the rows back that it had.
 
+use super::Change;
 use super::files::{OpenFile, Seek};
 use super::resize::Added;
 use super::write::WriteMode;
-use super::{Change, Fs};
 use crate::cache::Wait;
 use crate::fs::tree::{Attributes, Node, View};
 use std::collections::HashMap;
@@ -257,13 +257,11 @@ impl Truncations {
                 .0;
         }
     }
-}
 
-impl Fs {
     /// Returns attributes with the size that a truncated file has at present.
-    pub(super) fn shown(&self, attributes: Attributes) -> Attributes {
-        self.truncations.settle(attributes.inode);
-        match self.truncations.end(attributes.inode) {
+    pub fn shown(&self, attributes: Attributes) -> Attributes {
+        self.settle(attributes.inode);
+        match self.end(attributes.inode) {
             Some(end) => Attributes {
                 size: end.min(attributes.size),
                 lasting: false,
@@ -275,16 +273,10 @@ impl Fs {
 
     /// Returns how many of the bytes from `offset` on a truncated file has. A chunk file whose new
     /// content is a draft keeps its size for other readers.
-    pub(super) fn readable(
-        &self,
-        handle: u64,
-        file: &dyn OpenFile,
-        offset: u64,
-        len: usize,
-    ) -> usize {
+    pub fn readable(&self, handle: u64, file: &dyn OpenFile, offset: u64, len: usize) -> usize {
         let inode = file.inode();
-        match self.truncations.end(inode) {
-            Some(end) if file.as_chunk().is_none() || self.truncations.is_owner(inode, handle) => {
+        match self.end(inode) {
+            Some(end) if file.as_chunk().is_none() || self.is_owner(inode, handle) => {
                 usize::try_from(end.saturating_sub(offset))
                     .unwrap_or(usize::MAX)
                     .min(len)
@@ -293,29 +285,35 @@ impl Fs {
         }
     }
 
-    /// Returns where data or a hole begins in a file that may be truncated: see `OpenFile::seek`.
-    pub(super) fn seek_in(&self, file: &dyn OpenFile, offset: u64, target: Seek) -> Result<u64> {
-        let Some(end) = self.truncations.end(file.inode()) else {
-            return file.seek(self, offset, target);
+    /// Records that a chunk file was created through the open file `handle`, and returns its
+    /// attributes.
+    pub fn created(&self, handle: u64, attributes: Attributes) -> Attributes {
+        self.truncated(attributes.inode, handle, Some(0), attributes.size);
+        self.shown(attributes)
+    }
+
+    /// Returns where data or a hole begins at or after `offset` in a file that may be truncated;
+    /// `seek` finds it in the whole file.
+    ///
+    /// # Errors
+    ///
+    /// ENXIO at and past the end.
+    pub fn seek(
+        &self,
+        inode: u64,
+        offset: u64,
+        target: Seek,
+        seek: impl FnOnce() -> Result<u64>,
+    ) -> Result<u64> {
+        let Some(end) = self.end(inode) else {
+            return seek();
         };
-        let found = if offset < end {
-            file.seek(self, offset, target)?
-        } else {
-            end
-        };
+        let found = if offset < end { seek()? } else { end };
         match target {
             Seek::Hole if offset < end => Ok(found.min(end)),
             Seek::Data if found < end => Ok(found),
             _ => Err(Error::system(libc::ENXIO)),
         }
-    }
-
-    /// Records that a chunk file was created through the open file `handle`, and returns its
-    /// attributes.
-    pub(super) fn created(&self, handle: u64, attributes: Attributes) -> Attributes {
-        self.truncations
-            .truncated(attributes.inode, handle, Some(0), attributes.size);
-        self.shown(attributes)
     }
 }
 

@@ -18,10 +18,13 @@ use super::draft::Draft;
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::{ChunkPart, FoundBytes, Wait};
+use crate::fs::WrittenArrays;
+use crate::fs::tree::Tree;
 use crate::fs::tree::{Attributes, Node, chunk_named};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
+use created::CreatedChunks;
 use draft::ChunkDraft;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -105,7 +108,10 @@ impl ChunkFile {
         let Some(array) = self.array.latest_if(fs, wait)? else {
             return Ok(FoundBytes::MustWait);
         };
-        match fs.read_chunk(&array, &self.name, offset, len, wait, out) {
+        match fs
+            .arrays
+            .read_chunk(&array, &self.name, offset, len, wait, out)
+        {
             Err(e) if e.errno() == libc::ESTALE && fs.created_chunks.contains(&self.path()) => {
                 let size = array.grid().chunk_size(self.chunk(&array)?) as u64;
                 let end = offset.saturating_add(len as u64).min(size);
@@ -497,17 +503,17 @@ impl OpenFile for ChunkFile {
     }
 }
 
-impl Fs {
+impl ChunkFile {
     /// Opens the chunk file `name` of the array at `key`.
-    pub(in crate::fs) fn open_chunk(
-        &self,
+    pub(in crate::fs) fn open(
+        fs: &Fs,
         inode: u64,
         key: &Key,
         name: &str,
         for_writing: bool,
     ) -> Result<NewFile> {
-        self.arrays.settle(key, Some(name));
-        let array = self.arrays.open(key)?;
+        fs.arrays.settle(key, Some(name));
+        let array = fs.arrays.open(key)?;
         if for_writing {
             array.writable()?;
         }
@@ -515,7 +521,7 @@ impl Fs {
         let chunk = chunk_named(&array, name)
             .ok_or_else(|| Error::not_found("outside the array's shape"))?;
         let mut pages = KernelPages::None;
-        let is_created = self.created_chunks.contains(&key.join(name));
+        let is_created = fs.created_chunks.contains(&key.join(name));
         // take the version before the opening begins: pages that are newer than their recorded
         // version are dropped, while older ones would be kept
         let stat = if array.is_remote() && !for_writing {
@@ -533,21 +539,18 @@ impl Fs {
         } else if array.metadata().has_objects() || stat.is_none() {
             // a file of size 0 would look empty; loading yields the size of a chunk of objects, and
             // finds out whether a remote chunk exists
-            self.cache
+            fs.cache
                 .get(&array, chunk, ChunkPart::Whole)?
                 .ok_or_else(Error::stale)?;
-        } else if let Some(stat) = stat.filter(|_| self.options.read_only) {
+        } else if let Some(stat) = stat.filter(|_| fs.options.read_only) {
             // in a writable mount each write of flat bytes would have to drop the pages
-            pages = self.pages_at_open(
-                inode,
-                VersionTag::of_array(&array, Some(&stat.version)),
-                true,
-            );
+            let tag = VersionTag::of_array(&array, Some(&stat.version));
+            pages = KernelPages::kept_if(fs.pages.open(inode, tag, true));
         }
         let mut file = ChunkFile::new(inode, array, name, pages, for_writing);
         if is_created {
             // it may have been removed since
-            let creation = self.created_chunks.opened_again(&key.join(name));
+            let creation = fs.created_chunks.opened_again(&key.join(name));
             file.creation = Some(creation.ok_or_else(Error::stale)?);
         }
         Ok(NewFile {
@@ -557,19 +560,19 @@ impl Fs {
     }
 
     /// Opens the file of a chunk that is not stored yet, and counts a lookup of it.
-    pub(in crate::fs) fn create_chunk(
-        &self,
+    pub(in crate::fs) fn create(
+        fs: &Fs,
         array: Arc<Array>,
         name: &str,
         permissions: Option<Permissions>,
     ) -> (NewFile, Attributes) {
         let node = Node::Chunk(array.key().clone(), name.to_string());
         let size = created_size(&array, name);
-        let attributes = self
+        let attributes = fs
             .tree
             .file_attributes(size, SystemTime::now(), permissions);
-        let creation = self.created_chunks.opened(node.path(), permissions);
-        let inode = self.tree.remember(node);
+        let creation = fs.created_chunks.opened(node.path(), permissions);
+        let inode = fs.tree.remember(node);
         let file = ChunkFile {
             creation: Some(creation),
             draft: Mutex::new(Some(ChunkDraft {
@@ -586,23 +589,9 @@ impl Fs {
             },
         )
     }
+}
 
-    /// Returns the attributes of a chunk file that was created and may not be stored yet; `None`
-    /// for any other file.
-    pub(in crate::fs) fn created_attributes(&self, node: &Node) -> Option<Attributes> {
-        let (key, name) = node.chunk()?;
-        let created = self.created_chunks.attributes(&node.path())?;
-        let size = created_size(&*self.tree.hierarchy().cached_array(key)?, name);
-        let attributes = self
-            .tree
-            .file_attributes(size, created.modified, created.permissions);
-        Some(Attributes {
-            inode: self.tree.inode(node),
-            changed: created.changed,
-            ..attributes
-        })
-    }
-
+impl WrittenArrays {
     /// Reads a stored chunk by its name in the mount, in the array's own order, as
     /// [`OpenFile::read`] does.
     ///
@@ -636,6 +625,22 @@ impl Fs {
             out.copy_from_slice(&bytes[start..end]);
         }
         Ok(FoundBytes::Copied)
+    }
+}
+
+impl CreatedChunks {
+    /// Returns the attributes of a chunk file that was created and may not be stored yet; `None`
+    /// for any other file.
+    pub(in crate::fs) fn attributes_of(&self, tree: &Tree, node: &Node) -> Option<Attributes> {
+        let (key, name) = node.chunk()?;
+        let created = self.attributes(&node.path())?;
+        let size = created_size(&*tree.hierarchy().cached_array(key)?, name);
+        let attributes = tree.file_attributes(size, created.modified, created.permissions);
+        Some(Attributes {
+            inode: tree.inode(node),
+            changed: created.changed,
+            ..attributes
+        })
     }
 }
 

@@ -18,6 +18,7 @@ use super::items::{another_array, shown_items};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
 use crate::export::{self, Composite, FilePart, FileSlice, GroupFormat, ItemForm, PartContent};
+use crate::fs::Options;
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
@@ -88,10 +89,26 @@ struct FlatPart<'a> {
     form: &'a ItemForm,
 }
 
-impl Fs {
+impl Options {
+    /// Returns the pages that the kernel may keep of a file which is generated of arrays. In a
+    /// read-only mount it keeps what it reads until the file is opened again; in other mounts each
+    /// read must return writes through other files. Pages of a writable map could not be written if
+    /// only whole items can be.
+    pub(in crate::fs) fn pages_of_generated(&self, is_written_in_items: bool) -> KernelPages {
+        if self.read_only && !self.direct_io {
+            KernelPages::Fresh
+        } else if is_written_in_items {
+            KernelPages::None
+        } else {
+            KernelPages::Maps
+        }
+    }
+}
+
+impl CompositeFile {
     /// Opens a header or container. `direct` is set if the program asked for O_DIRECT.
-    pub(in crate::fs) fn open_composite(
-        &self,
+    pub(in crate::fs) fn open(
+        fs: &Fs,
         inode: u64,
         node: &Node,
         for_writing: bool,
@@ -101,14 +118,14 @@ impl Fs {
             && for_writing
             && format.holds_flat()
         {
-            self.arrays.open(key)?.writable()?;
+            fs.arrays.open(key)?.writable()?;
         }
-        let file = self.tree.composite(node)?;
+        let file = fs.tree.composite(node)?;
         // all readers of the file share the kernel's pages, which must not come from older checks
         // of the store
         for part in file.parts() {
             if let PartContent::Flat { key, .. } = &part.content
-                && let Some(array) = self.tree.hierarchy().cached_array(key)
+                && let Some(array) = fs.tree.hierarchy().cached_array(key)
             {
                 array.freshness().begin_opening();
             }
@@ -117,7 +134,10 @@ impl Fs {
         let takes_whole_items = contents.any(
             |content| matches!(content, PartContent::Flat { form, .. } if form.takes_whole_items()),
         );
-        let pages = match self.pages_of_generated(for_writing && takes_whole_items) {
+        let pages = match fs
+            .options
+            .pages_of_generated(for_writing && takes_whole_items)
+        {
             KernelPages::Fresh if blocks::is_read_in_blocks(node) => KernelPages::Maps,
             pages => pages,
         };
@@ -134,22 +154,6 @@ impl Fs {
         ))
     }
 
-    /// Returns the pages that the kernel may keep of a file which is generated of arrays. In a
-    /// read-only mount it keeps what it reads until the file is opened again; in other mounts each
-    /// read must return writes through other files. Pages of a writable map could not be written if
-    /// only whole items can be.
-    pub(in crate::fs) fn pages_of_generated(&self, is_written_in_items: bool) -> KernelPages {
-        if self.options.read_only && !self.options.direct_io {
-            KernelPages::Fresh
-        } else if is_written_in_items {
-            KernelPages::None
-        } else {
-            KernelPages::Maps
-        }
-    }
-}
-
-impl CompositeFile {
     /// Creates an open file whose parts were not used yet.
     pub(in crate::fs) fn new(node: Node, file: Arc<Composite>, is_kept_elsewhere: bool) -> Self {
         let flat = file.parts().iter().map(|_| OnceLock::new()).collect();

@@ -3,6 +3,7 @@
 mod gather;
 pub mod holes;
 
+use super::Handles;
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::{FoundBytes, PrefetchState, Wait};
@@ -185,11 +186,16 @@ impl FlatFile {
     }
 }
 
-impl Fs {
+impl Handles<dyn OpenFile> {
+    /// Returns whether the handle is that of `data.raw`.
+    pub fn is_flat(&self, handle: u64) -> bool {
+        self.get(handle).is_ok_and(|file| file.as_flat().is_some())
+    }
+
     /// Lets writes through an open file bypass the kernel's page cache, if it is `data.raw`.
     /// Returns whether they do.
     pub fn write_past_pages(&self, handle: u64) -> bool {
-        let Ok(file) = self.files.get(handle) else {
+        let Ok(file) = self.get(handle) else {
             return false;
         };
         let Some(flat) = file.as_flat() else {
@@ -201,10 +207,8 @@ impl Fs {
     }
 
     /// Records that the `data.raw` with this inode number may be open more than once.
-    pub(in crate::fs) fn note_sharing(&self, inode: u64) {
-        let open = self
-            .files
-            .matching(|file| file.as_flat().is_some_and(|flat| flat.inode == inode));
+    pub fn note_sharing(&self, inode: u64) {
+        let open = self.matching(|file| file.as_flat().is_some_and(|flat| flat.inode == inode));
         if open.len() > 1 {
             let flat = open.iter().filter_map(|file| file.as_flat());
             flat.for_each(|flat| flat.is_shared.store(true, Ordering::Relaxed));
@@ -215,43 +219,48 @@ impl Fs {
     /// kernel drops them before it sends a write past the page cache, and a reader that overtakes
     /// the write fills them again.
     pub fn leaves_stale_pages(&self, handle: u64) -> bool {
-        self.files.get(handle).is_ok_and(|file| {
+        self.get(handle).is_ok_and(|file| {
             file.as_flat().is_some_and(|flat| {
                 flat.is_past_pages.load(Ordering::Relaxed) && flat.is_shared.load(Ordering::Relaxed)
             })
         })
     }
+}
 
+impl FlatFile {
     /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's
     /// page cache.
-    pub(in crate::fs) fn open_flat(
-        &self,
+    pub(in crate::fs) fn open(
+        fs: &Fs,
         inode: u64,
         key: &Key,
         for_writing: bool,
         direct: bool,
     ) -> Result<NewFile> {
-        let array = self.arrays.open(key)?;
+        let array = fs.arrays.open(key)?;
         // held until the pages are recorded: another opening must not keep pages that this one
         // drops
         let opening_lock = array.freshness().lock_opening();
-        let same = self.cache.served().begin_opening(&array, &opening_lock);
-        let pages = if self.options.direct_io {
+        let same = fs.cache.served().begin_opening(&array, &opening_lock);
+        let pages = if fs.options.direct_io {
             KernelPages::None
         } else {
-            self.pages_at_open(inode, VersionTag::of_array(&array, None), same)
+            KernelPages::kept_if(
+                fs.pages
+                    .open(inode, VersionTag::of_array(&array, None), same),
+            )
         };
         drop(opening_lock);
         let file = FlatFile {
             inode,
             writable: for_writing,
             pending_drop: PendingDrop::new(inode, pages),
-            ..FlatFile::part(array, !direct && !self.options.direct_io)
+            ..FlatFile::part(array, !direct && !fs.options.direct_io)
         };
-        let array = file.array.latest(self)?;
+        let array = file.array.latest(fs)?;
         if for_writing {
             array.writable()?;
-            self.arrays.resizing.finish_closed(key);
+            fs.arrays.resizing.finish_closed(key);
         }
         Ok(NewFile {
             file: Arc::new(file),

@@ -7,6 +7,8 @@
 //! those that it fills; a map makes pages dirty, and the kernel writes back whole pages; dropping
 //! pages writes back the dirty ones. Its pages are small, but each overlaps several chunks.
 
+use super::with_tree;
+use crate::array::Array;
 use crate::export::Format;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::Headers;
@@ -174,10 +176,7 @@ fn mounted(store: &Arc<FaultyStore>, bound: usize) -> Arc<Fs> {
         formats: vec![Format::Npy],
         ..Headers::default()
     };
-    Arc::new(Fs {
-        tree: fs.tree.with_headers(headers),
-        ..fs
-    })
+    Arc::new(with_tree(fs, |tree| tree.with_headers(headers)))
 }
 
 impl Kernel {
@@ -198,7 +197,7 @@ impl Kernel {
             let start = if name == "data.npy" { HEADER } else { 0 };
             open(&fs, name, writes, start as i64, start + SIZE)
         });
-        assert!(fs.write_past_pages(writer.handle));
+        assert!(fs.files().write_past_pages(writer.handle));
         let map = match mapped {
             Mapped::Nothing => None,
             Mapped::Flat => Some(open(&fs, "data.raw", true, 0, SIZE)),
@@ -781,7 +780,7 @@ impl Kernel {
                 if reads {
                     let _ = self.cached(self.reader, at..at + data.len());
                 }
-                let again = self.fs.leaves_stale_pages(self.writer.handle);
+                let again = self.fs.files().leaves_stale_pages(self.writer.handle);
                 self.changed(|fs| fs.write(self.writer.handle, at as u64, &data))
                     .unwrap();
                 self.written(at, &data);
@@ -802,7 +801,7 @@ impl Kernel {
                 self.drop_pages(inode, place..place + data.len());
             }
             Op::WriteChunk(chunk, at, len) => self.write_chunk(chunk, at, len),
-            Op::ReplaceChunk(chunk, renames) => self.writer.replace_chunk(chunk, renames),
+            Op::ReplaceChunk(chunk, renames) => self.replace_chunk(chunk, renames),
             Op::RefusedDraft(chunk) => self.refuse_draft(chunk),
             Op::Unlink(chunk) => self.unlink(chunk),
             Op::Store(at, len) => self.store_through_map(at, len),

@@ -235,6 +235,11 @@ impl Tree {
                 .is_some_and(|format| self.headers.groups.contains(&format))
     }
 
+    /// Returns whether the mount may generate a file of this name.
+    pub fn is_generated_name(&self, name: &str) -> bool {
+        name == FLAT || self.is_header_name(name)
+    }
+
     /// Returns whether the headers of an array state its reference system, if that is known.
     pub fn has_place(&self, key: &Key) -> Result<bool> {
         let described = self.described(&self.array(key)?, KEPT)?;

@@ -86,7 +86,7 @@ impl Model {
             self.truncated = Some((size, owners));
         } else {
             self.bytes[before..size].fill(0);
-            self.arrays.reach(size);
+            self.reach(size);
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Model {
                 let before = self.size().min(at);
                 self.bytes[before..at].fill(0);
                 self.bytes[at..at + len].copy_from_slice(&data);
-                self.arrays.reach(at + len);
+                self.reach(at + len);
             }
             Op::SetSize(n, size) => {
                 if let Some(handle) = handle(n) {
@@ -158,7 +158,7 @@ impl Model {
                 let before = self.size();
                 if !keeps_size && !is_past_end && end > before {
                     self.bytes[before..end].fill(0);
-                    self.arrays.reach(end);
+                    self.reach(end);
                 }
             }
             Op::Close(n) => {

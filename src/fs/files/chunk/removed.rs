@@ -52,7 +52,8 @@ impl Fs {
             let len = PIECE.min(end - at);
             if is_stored {
                 let from = at as u64;
-                self.read_chunk(&array, name, from, len, Wait::Allowed, &mut piece)?;
+                self.arrays
+                    .read_chunk(&array, name, from, len, Wait::Allowed, &mut piece)?;
             } else {
                 piece.resize(len.min(size - at), 0);
                 array.fill(&mut piece, at as u64);

@@ -10,11 +10,13 @@ use crate::export::{
     self, EDIT_MEMORY, EditedArray, Format, GroupFormat, HeaderEdit, MAX_TEXT, PartContent,
 };
 use crate::fs::resize::HiddenGrowth;
+use crate::fs::tree::Tree;
 use crate::fs::{Change, Fs};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json::Value;
 use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_store::Key;
+use zarrfs_store::Store;
 
 /// Number of bytes of a file that are read first to find its header.
 const FIRST_READ: u64 = 64 << 10;
@@ -204,7 +206,7 @@ impl CompositeFile {
             if let Some(count) = request.more_records {
                 growth = self.grow(fs, count)?;
             }
-            fs.change_attributes(&request.attributes)?;
+            change_attributes(&fs.tree, &request.attributes)?;
             draft.stored.clone_from(&draft.shown);
         }
         *lock(&self.edited) = Some(draft);
@@ -267,40 +269,42 @@ impl CompositeFile {
         }
         match of_array {
             Some((key, _)) if !edits.attributes.is_empty() => {
-                fs.change_attributes(&vec![(key.clone(), edits.attributes)])
+                change_attributes(&fs.tree, &vec![(key.clone(), edits.attributes)])
             }
             _ => Ok(()),
         }
     }
 }
 
-impl Fs {
-    pub(super) fn change_attributes(&self, changes: &AttributeChanges) -> Result<()> {
-        for (key, changes) in changes {
-            self.tree.hierarchy().change_attributes(key, changes)?;
-            self.tree.document_changed();
-        }
-        Ok(())
+/// Stores changes of attributes.
+pub(super) fn change_attributes(tree: &Tree, changes: &AttributeChanges) -> Result<()> {
+    for (key, changes) in changes {
+        tree.hierarchy().change_attributes(key, changes)?;
+        tree.document_changed();
     }
+    Ok(())
+}
 
-    /// Reads the header of the file at `from` and compares it with `header`. Returns that and the
-    /// size of the file.
-    pub(super) fn read_edited(&self, from: &Key, header: &[u8]) -> Result<(HeaderEdit, u64)> {
-        let mut bytes = Vec::new();
-        let mut len = FIRST_READ;
-        loop {
-            let stat = self
-                .store()
-                .get_range(from, 0..len, &mut bytes)
-                .map_err(|e| e.context(from))?;
-            let size = stat.ok_or_else(Error::stale)?.size;
-            match HeaderEdit::compare(header, &bytes)? {
-                Some(edited) => return Ok((edited, size)),
-                None if len >= size || len >= MAX_HEADER => {
-                    return Err(refused("has no whole header"));
-                }
-                None => len *= 4,
+/// Reads the header of the file at `from` and compares it with `header`. Returns that and the
+/// size of the file.
+pub(super) fn read_edited(
+    store: &dyn Store,
+    from: &Key,
+    header: &[u8],
+) -> Result<(HeaderEdit, u64)> {
+    let mut bytes = Vec::new();
+    let mut len = FIRST_READ;
+    loop {
+        let stat = store
+            .get_range(from, 0..len, &mut bytes)
+            .map_err(|e| e.context(from))?;
+        let size = stat.ok_or_else(Error::stale)?.size;
+        match HeaderEdit::compare(header, &bytes)? {
+            Some(edited) => return Ok((edited, size)),
+            None if len >= size || len >= MAX_HEADER => {
+                return Err(refused("has no whole header"));
             }
+            None => len *= 4,
         }
     }
 }
