@@ -16,12 +16,13 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::pool::{Pool, PoolGrowth, processors};
 use zarrfs_base::stats::Stats;
-use zarrfs_store::{Key, Store, SubtreeLocks, escaped};
+use zarrfs_store::{Key, Store, SubtreeLocks};
 
 mod absent_names;
 mod arrays;
 mod blocking;
 mod change;
+mod content;
 mod copies;
 mod directory;
 mod early_files;
@@ -83,6 +84,13 @@ pub struct Options {
     /// Directory and size limit of spill files, for decoded chunks that are needed again and do not
     /// fit into the cache, for drafts and other writes, and for texts of open files.
     pub spill: SpillOptions,
+}
+
+impl Options {
+    /// Returns whether the size of a node is that of an array, which programs may change.
+    fn is_resized(&self, node: &Node) -> bool {
+        self.resize && node.resized().is_some()
+    }
 }
 
 /// Maximum length in bytes of a name that a program may create, as in other file systems.
@@ -379,7 +387,9 @@ impl Fs {
             self.arrays.settle_object(key);
         }
         let new = match &*node {
-            _ if for_writing && !self.has_fixed_size(&node)? => self.open_to_write(inode, &node)?,
+            _ if for_writing && !self.tree.has_fixed_size(&node)? => {
+                self.open_to_write(inode, &node)?
+            }
             Node::Flat(key) => FlatFile::open(self, inode, key, for_writing, direct)?,
             Node::Chunk(key, name) => ChunkFile::open(self, inode, key, name, for_writing)?,
             Node::ViewFile(key, view, ViewedFile::Flat) => {
@@ -511,17 +521,6 @@ impl Fs {
             .into_iter()
             .map(|array| self.tree.flat_inode(&array))
             .collect()
-    }
-
-    /// Returns the path of a name in the directory `inode`, or of the inode itself if `name` is
-    /// empty, for the log.
-    pub fn shown_path(&self, inode: u64, name: &str) -> String {
-        match self.tree.node(inode) {
-            Ok(node) if name.is_empty() => node.path().to_string(),
-            Ok(node) => node.path().join(name).to_string(),
-            Err(_) if name.is_empty() => format!("inode {inode}"),
-            Err(_) => format!("inode {inode}/{}", escaped(name)),
-        }
     }
 
     /// Records the error that a request is answered with as a problem: see [`Stats::report`].

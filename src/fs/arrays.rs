@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
+use zarrfs_format::metadata::{ZARR_JSON, ZGROUP};
 use zarrfs_store::{Key, Store};
 
 /// Number of bytes of a file that are copied at a time.
@@ -148,5 +149,29 @@ impl WrittenArrays {
     /// against.
     pub fn pages_dropped(&self, guards: &[GuardId]) {
         self.guards.remove(guards);
+    }
+
+    /// Fails if a directory shows anything but the names that exist as long as it does: a program
+    /// that removes it without listing it first, as Python's `os.renames` does, must remove nothing
+    /// that is stored.
+    ///
+    /// # Errors
+    ///
+    /// ENOTEMPTY.
+    pub(super) fn check_empty(&self, key: &Key) -> Result<()> {
+        // a chunk that is not stored yet counts, too
+        self.flush_below(key)?;
+        for name in self.tree.names(&Node::Directory(key.clone()))? {
+            let name = name?.name;
+            let is_generated = match name.as_str() {
+                FLAT => self.tree.array(key).is_ok(),
+                ZARR_JSON | ZGROUP => !self.tree.hierarchy().has_stored_group(key)?,
+                name => self.tree.comes_with(key, name),
+            };
+            if !is_generated {
+                return Err(Error::system(libc::ENOTEMPTY).context(key));
+            }
+        }
+        Ok(())
     }
 }

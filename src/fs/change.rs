@@ -1,12 +1,8 @@
 //! The changes that one request makes, and the pages that they make stale.
 
 use super::Fs;
-use super::write::{ArrayWriter, StalePages, WriteMode};
-use super::write_record::WriteRecord;
-use crate::array::Array;
+use super::write::{ArrayWriter, StalePages};
 use std::ops::Deref;
-use std::sync::Arc;
-use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
 
 /// The changes that one request makes. What may make pages of other files stale is a method of this
@@ -60,29 +56,6 @@ impl Fs {
                 guards,
             })
             .collect()
-    }
-
-    /// Calls `write`, which writes to the array through a file, and adds it to the record of the
-    /// file, whether it fails or not. A page of a map may come from any open file of the array, so
-    /// each of them gets the record.
-    pub(super) fn write_recorded<T>(
-        &self,
-        record: &WriteRecord,
-        array: &Arc<Array>,
-        mode: WriteMode,
-        write: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let losses = array.freshness().losses();
-        let written = write();
-        record.add(array, losses);
-        if mode.mapped {
-            let others = self
-                .files
-                .matching(|file| file.written_arrays().contains(array.key()));
-            let records = others.iter().filter_map(|file| file.write_record());
-            records.for_each(|record| record.add(array, losses));
-        }
-        written
     }
 }
 

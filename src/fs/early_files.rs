@@ -30,79 +30,69 @@ const PIECE: u64 = 1 << 20;
 const HIDDEN: &str = "stays in the store, hidden by the file of this name that the mount shows";
 
 impl Fs {
-    /// Returns whether a file that was written is open, or was closed a moment ago.
-    pub(super) fn is_written(&self, inode: u64) -> bool {
-        let is_open = self.files.any(|file| file.inode() == inode);
-        self.absent.copies.is_written(inode, is_open)
-    }
-
-    /// Records that a plain key was created under a name that may be a generated one later.
-    pub(super) fn record_early(&self, path: &Key) {
-        if self.tree.is_generated_name(path.name()) {
-            self.tree.early.add(path.clone());
-        }
-    }
-
     /// Returns whether a file that cannot become the generated one may become it later: arrays that
     /// it shows may follow.
     pub(super) fn may_be_early(&self, node: &Node) -> bool {
-        self.is_empty_container(node) || self.absent.copies.has_copied_below(&node.path().parent())
+        self.tree.is_empty_container(node)
+            || self.absent.copies.has_copied_below(&node.path().parent())
+    }
+}
+
+/// A file under a generated name that a program has written before the file that the mount shows.
+pub struct EarlyFile<'a> {
+    fs: &'a Change<'a>,
+    path: &'a Key,
+}
+
+impl<'a> EarlyFile<'a> {
+    /// Returns the file that is stored under the key `path`.
+    pub fn new(fs: &'a Change<'a>, path: &'a Key) -> Self {
+        EarlyFile { fs, path }
     }
 
-    /// Returns whether a node is the container of a group without arrays.
-    pub(super) fn is_empty_container(&self, node: &Node) -> bool {
-        let container = node.container();
-        container.is_some_and(|(key, format)| !self.tree.shows_values(key, format))
-    }
-
-    /// Returns whether a generated file shows what is in the plain key `from`. Of a header, the
+    /// Returns whether a generated file shows what is in the plain key `path`. Of a header, the
     /// values count: the rest is made of the documents, and differs in the copy of an array under
     /// another name.
-    fn is_shown(&self, to: &Node, from: &Key) -> Result<bool> {
-        let size = self.store().stat(from)?.map_or(0, |stat| stat.size);
-        let shown = self.tree.attributes(to)?.size;
+    fn is_shown(&self, to: &Node) -> Result<bool> {
+        let size = self.fs.store().stat(self.path)?.map_or(0, |stat| stat.size);
+        let shown = self.fs.tree.attributes(to)?.size;
         if let Some(key) = to.flat() {
-            let file = FlatFile::open(self, self.tree.inode(to), key, false, false)?.file;
-            return Ok(size == shown && self.is_same(&*file, 0..size, from, 0)?);
+            let file = FlatFile::open(self.fs, self.fs.tree.inode(to), key, false, false)?.file;
+            return Ok(size == shown && self.is_same(&*file, 0..size, 0)?);
         }
-        let (file, _) = CompositeFile::open(self, self.tree.inode(to), to, false, false)?;
+        let (file, _) = CompositeFile::open(self.fs, self.fs.tree.inode(to), to, false, false)?;
         if file.is_text() {
             return Ok(true);
         }
         if to.container().is_some() {
-            return Ok(size == shown && self.is_same(&file, 0..size, from, 0)?);
+            return Ok(size == shown && self.is_same(&file, 0..size, 0)?);
         }
         // values end with the file, and the text before them may have another length
         for range in file.values() {
             let Some(start) = (range.start + size).checked_sub(shown) else {
                 return Ok(false);
             };
-            if !self.is_same(&file, range, from, start)? {
+            if !self.is_same(&file, range, start)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Returns whether bytes of an open file are those of the plain key `from` at `start`.
-    fn is_same(
-        &self,
-        file: &dyn OpenFile,
-        range: Range<u64>,
-        from: &Key,
-        start: u64,
-    ) -> Result<bool> {
+    /// Returns whether bytes of an open file are those of the plain key `path` at `start`.
+    fn is_same(&self, file: &dyn OpenFile, range: Range<u64>, start: u64) -> Result<bool> {
         let mut stored = Vec::new();
         let mut shown = Vec::new();
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(PIECE);
             let begin = start + (at - range.start);
-            self.store()
-                .get_range(from, begin..begin + len, &mut stored)
-                .map_err(|e| e.context(from))?
+            self.fs
+                .store()
+                .get_range(self.path, begin..begin + len, &mut stored)
+                .map_err(|e| e.context(self.path))?
                 .ok_or_else(Error::stale)?;
-            let found = file.read(self, at, len as usize, Wait::Allowed, &mut shown)?;
+            let found = file.read(self.fs, at, len as usize, Wait::Allowed, &mut shown)?;
             found.copy_to(&mut shown);
             if stored != shown {
                 return Ok(false);
@@ -110,6 +100,64 @@ impl Fs {
             at += len;
         }
         Ok(true)
+    }
+
+    /// Writes a plain key into the generated file of its name, and removes the key.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot become the generated one; the key stays.
+    pub fn take(&self) -> Result<()> {
+        let key = self.path.parent();
+        let to = if self.path.name() == FLAT {
+            Node::Flat(key.clone())
+        } else {
+            let generated = self.fs.tree.generated(self.path);
+            generated.ok_or_else(|| Error::invalid("the array does not show such a file"))?
+        };
+        if !self.is_shown(&to)? {
+            match to.flat() {
+                Some(key) => self
+                    .fs
+                    .writer
+                    .copy_into(self.path, &self.fs.tree.array(key)?)?,
+                None => self.fs.copy_onto(self.path, &to)?,
+            }
+        }
+        self.remove()
+    }
+
+    fn settle(&self) -> Result<()> {
+        if self.fs.store().stat(self.path)?.is_none() {
+            self.fs.tree.early.remove(self.path);
+            return Ok(());
+        }
+        let Some(to) = self.fs.tree.generated(self.path) else {
+            return Ok(());
+        };
+        if self.is_shown(&to)? {
+            self.remove()
+        } else if self.fs.tree.is_empty_container(&to) {
+            // it is shown as it is
+            Ok(())
+        } else {
+            Err(Error::invalid("its content is another one"))
+        }
+    }
+
+    pub fn remove(&self) -> Result<()> {
+        let node = Node::Value(self.path.clone());
+        let inode = self.fs.tree.inode(&node);
+        let open = self.fs.files.matching(|file| file.inode() == inode);
+        open.iter().for_each(|file| file.end_writing());
+        self.fs.drafts.take(self.path);
+        self.fs
+            .store()
+            .delete(self.path)
+            .map_err(|e| e.context(self.path))?;
+        self.fs.tree.removed(&node);
+        self.fs.tree.early.remove(self.path);
+        Ok(())
     }
 }
 
@@ -146,35 +194,13 @@ impl Change<'_> {
             if !matches!(stat, Ok(Some(stat)) if stat.kind == EntryKind::Value) {
                 continue;
             }
-            match self.take_early_file(&from) {
+            match EarlyFile::new(self, &from).take() {
                 Ok(()) => {}
                 Err(e) if name == FLAT => self.stats.problem(format!("{from}: {HIDDEN}: {e}")),
                 // the coordinates that it describes may follow
-                Err(_) => self.record_early(&from),
+                Err(_) => self.tree.record_early(&from),
             }
         }
-    }
-
-    /// Writes a plain key into the generated file of its name, and removes the key.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot become the generated one; the key stays.
-    pub(super) fn take_early_file(&self, from: &Key) -> Result<()> {
-        let key = from.parent();
-        let to = if from.name() == FLAT {
-            Node::Flat(key.clone())
-        } else {
-            let generated = self.tree.generated(from);
-            generated.ok_or_else(|| Error::invalid("the array does not show such a file"))?
-        };
-        if !self.is_shown(&to, from)? {
-            match to.flat() {
-                Some(key) => self.writer.copy_into(from, &self.tree.array(key)?)?,
-                None => self.copy_onto(from, &to)?,
-            }
-        }
-        self.remove_early(from)
     }
 
     /// Removes the keys of the files that the mount shows by now.
@@ -184,39 +210,9 @@ impl Change<'_> {
             if self.files.any(|file| file.inode() == inode) {
                 continue;
             }
-            if let Err(e) = self.settle_early_file(&path) {
+            if let Err(e) = EarlyFile::new(self, &path).settle() {
                 self.stats.problem(format!("{path}: {HIDDEN}: {e}"));
             }
         }
-    }
-
-    fn settle_early_file(&self, path: &Key) -> Result<()> {
-        if self.store().stat(path)?.is_none() {
-            self.tree.early.remove(path);
-            return Ok(());
-        }
-        let Some(to) = self.tree.generated(path) else {
-            return Ok(());
-        };
-        if self.is_shown(&to, path)? {
-            self.remove_early(path)
-        } else if self.is_empty_container(&to) {
-            // it is shown as it is
-            Ok(())
-        } else {
-            Err(Error::invalid("its content is another one"))
-        }
-    }
-
-    pub(super) fn remove_early(&self, path: &Key) -> Result<()> {
-        let node = Node::Value(path.clone());
-        let inode = self.tree.inode(&node);
-        let open = self.files.matching(|file| file.inode() == inode);
-        open.iter().for_each(|file| file.end_writing());
-        self.drafts.take(path);
-        self.store().delete(path).map_err(|e| e.context(path))?;
-        self.tree.removed(&node);
-        self.tree.early.remove(path);
-        Ok(())
     }
 }

@@ -8,32 +8,7 @@ use crate::fs::tree::Node;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_store::Key;
 
-impl Fs {
-    /// Records why the drafts that are open were refused when a descriptor of theirs was closed
-    /// last: the release, which records it as well, may come much later.
-    pub(super) fn record_refused(&self) {
-        for draft in self.drafts.all() {
-            let refused = draft
-                .try_lock()
-                .and_then(|content| content.refused.clone().filter(|_| content.len > 0));
-            if let Some(e) = refused {
-                self.stats.problem(format!("not stored: {e}"));
-            }
-        }
-    }
-
-    /// Returns whether a change of a document may change the metadata of the array at `key`. In a
-    /// v2 view of a v3 array, the attributes are part of that metadata.
-    pub(super) fn changes_array(&self, key: &Key, file: MetadataFile) -> Result<bool> {
-        let hierarchy = self.tree.hierarchy();
-        Ok(file.defines_arrays()
-            || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
-    }
-
-    fn is_array(&self, key: &Key) -> bool {
-        self.tree.hierarchy().is_array(key).unwrap_or(false)
-    }
-}
+impl Fs {}
 
 impl Change<'_> {
     /// Stores everything as [`Change::store_all`] does, and reports losses since the last report.
@@ -125,8 +100,8 @@ impl Change<'_> {
 
     /// Stores a document that was written through the mount.
     pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
-        let is_of_array = self.changes_array(key, file)?;
-        let was_array = self.is_array(key);
+        let is_of_array = self.tree.changes_array(key, file)?;
+        let was_array = self.tree.hierarchy().is_array(key).unwrap_or(false);
         let alone = is_of_array.then(|| self.arrays.resizing.alone(&[key]));
         if is_of_array {
             self.arrays.flush_below(key)?;
@@ -135,7 +110,7 @@ impl Change<'_> {
         self.tree.document_changed();
         self.writer.add_stale(key, true);
         drop(alone);
-        if !was_array && self.is_array(key) {
+        if !was_array && self.tree.hierarchy().is_array(key).unwrap_or(false) {
             self.take_early_files(key);
         }
         Ok(())

@@ -1,15 +1,15 @@
 //! Looks up, creates and removes names, and opens drafts and plain keys for writing.
 
+use super::content::FileContent;
 use super::files::chunk::ChunkFile;
 use super::files::draft::Draft;
 use super::files::plain::PlainFile;
 use super::files::{NewFile, OpenFile};
 use super::{Change, Fs, OpenedFile};
-use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, NodeNature, ROOT_INODE, Target};
+use crate::fs::tree::{Attributes, CONTROL, Node, NodeNature, ROOT_INODE, Target};
 use std::sync::Arc;
-use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
-use zarrfs_format::metadata::{MAX_DOCUMENT, ZARR_JSON, ZGROUP};
+use zarrfs_format::metadata::MAX_DOCUMENT;
 use zarrfs_store::{Key, Permissions, Replaces, Space};
 
 /// Maximum size of a chunk of objects while it is written, in bytes: blosc's own limit.
@@ -46,7 +46,7 @@ impl Fs {
             return self.tree.lookup(parent, name);
         };
         if let Some(draft) = self.drafts.get(&key.child(name)?)
-            && let Some(attributes) = self.draft_attributes(&draft)
+            && let Some(attributes) = draft.attributes(&self.tree)
         {
             return Ok(Some((draft.node(), attributes)));
         }
@@ -78,7 +78,7 @@ impl Fs {
         let draft = self
             .drafts
             .get(&node.path())
-            .and_then(|draft| self.draft_attributes(&draft));
+            .and_then(|draft| draft.attributes(&self.tree));
         draft.or_else(|| self.created_chunks.attributes_of(&self.tree, node))
     }
 
@@ -96,19 +96,6 @@ impl Fs {
                 };
                 Some((file, attributes))
             })
-    }
-
-    /// Returns the attributes of a draft that is not stored yet.
-    fn draft_attributes(&self, draft: &Draft) -> Option<Attributes> {
-        let content = draft.lock();
-        let attributes = content.changed.then(|| {
-            self.tree
-                .file_attributes(content.len, content.modified, content.permissions)
-        })?;
-        Some(Attributes {
-            inode: draft.inode,
-            ..attributes
-        })
     }
 
     fn create_new(
@@ -143,10 +130,10 @@ impl Fs {
                 let draft = self
                     .drafts
                     .open_encoded(&node, inode, file, false, permissions);
-                Ok(self.created_draft(&draft))
+                Ok(draft.created(&self.tree))
             }
             Target::Plain(key) => {
-                self.record_early(&key);
+                self.tree.record_early(&key);
                 let store = self.store();
                 let file = match store.writable_file(&key, true, exclusive) {
                     Err(e) if e.kind() == Kind::Unsupported => {
@@ -178,22 +165,7 @@ impl Fs {
     ) -> Result<(Attributes, NewFile)> {
         let inode = self.tree.remember(node.clone());
         let draft = self.drafts.open(&node, inode, None, permissions, limit)?;
-        Ok(self.created_draft(&draft))
-    }
-
-    fn created_draft(&self, draft: &Arc<Draft>) -> (Attributes, NewFile) {
-        let content = draft.lock();
-        let attributes =
-            self.tree
-                .file_attributes(content.len, SystemTime::now(), content.permissions);
-        drop(content);
-        (
-            Attributes {
-                inode: draft.inode,
-                ..attributes
-            },
-            draft.clone().opened(),
-        )
+        Ok(draft.created(&self.tree))
     }
 
     /// Creates a plain key in a store without files. An exclusive one is stored immediately, or two
@@ -214,15 +186,6 @@ impl Fs {
             return Err(Error::system(libc::EEXIST));
         }
         self.create_draft(Node::Value(key), permissions, MAX_PLAIN)
-    }
-
-    /// Returns whether the size of a file is fixed: for flat bytes, headers, containers, and chunks
-    /// unless they hold objects.
-    pub(super) fn has_fixed_size(&self, node: &Node) -> Result<bool> {
-        Ok(match node.chunk() {
-            Some((key, _)) => !self.tree.array(key)?.metadata().has_objects(),
-            None => node.is_generated(),
-        })
     }
 
     /// Opens a file without a fixed size for writing.
@@ -247,7 +210,7 @@ impl Fs {
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.chunk(key, name)?;
                 array.writable()?;
-                let bytes = self.content(node)?.bytes;
+                let bytes = FileContent::read(&self.arrays, node)?.bytes;
                 let permissions = array.stat_chunk(chunk)?.and_then(|stat| stat.permissions);
                 Ok(self
                     .drafts
@@ -270,7 +233,7 @@ impl Fs {
                 }
                 let file = self.store().writable_file(key, false, false);
                 if file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
-                    let text = self.content_up_to(node, MAX_PLAIN)?.bytes;
+                    let text = FileContent::read_up_to(&self.arrays, node, MAX_PLAIN)?.bytes;
                     return Ok(self
                         .drafts
                         .open(node, inode, Some(text), None, MAX_PLAIN)?
@@ -335,7 +298,7 @@ impl Fs {
         };
         self.change().losing(&node, || {
             let _alone = self.arrays.resizing.alone(&[key]);
-            self.check_empty(key)?;
+            self.arrays.check_empty(key)?;
             // removed chunks may still be in shards
             self.arrays.flush_below(key)?;
             self.tree.hierarchy().remove_node(key)?;
@@ -351,30 +314,6 @@ impl Fs {
         self.arrays.resizing.forget_below(key);
         self.absent.forget_below(key);
         self.tree.early.forget_below(key);
-    }
-
-    /// Fails if a directory shows anything but the names that exist as long as it does: a program
-    /// that removes it without listing it first, as Python's `os.renames` does, must remove nothing
-    /// that is stored.
-    ///
-    /// # Errors
-    ///
-    /// ENOTEMPTY.
-    pub(super) fn check_empty(&self, key: &Key) -> Result<()> {
-        // a chunk that is not stored yet counts, too
-        self.arrays.flush_below(key)?;
-        for name in self.tree.names(&Node::Directory(key.clone()))? {
-            let name = name?.name;
-            let is_generated = match name.as_str() {
-                FLAT => self.tree.array(key).is_ok(),
-                ZARR_JSON | ZGROUP => !self.tree.hierarchy().has_stored_group(key)?,
-                name => self.tree.comes_with(key, name),
-            };
-            if !is_generated {
-                return Err(Error::system(libc::ENOTEMPTY).context(key));
-            }
-        }
-        Ok(())
     }
 
     /// Sets or, without a value, removes a user attribute of a group or array through an extended
@@ -522,7 +461,7 @@ impl Change<'_> {
                 erased
             }
             Node::Metadata(key, file) => {
-                if self.changes_array(key, *file)? {
+                if self.tree.changes_array(key, *file)? {
                     self.arrays.flush_below(key)?;
                 }
                 match self.tree.hierarchy().remove_document(key, *file) {
@@ -569,7 +508,7 @@ impl Change<'_> {
     }
 
     fn set_size_of(&self, inode: u64, node: &Node, size: u64, handle: Option<u64>) -> Result<()> {
-        if self.has_fixed_size(node)? {
+        if self.tree.has_fixed_size(node)? {
             return self.truncate_file(inode, node, size, handle);
         }
         if let Some(draft) = self.drafts.get(&node.path()) {

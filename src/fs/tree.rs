@@ -19,7 +19,7 @@ use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{
     Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
 };
-use zarrfs_store::{Key, Stat};
+use zarrfs_store::{Key, Stat, escaped};
 
 mod access;
 mod attributes;
@@ -277,6 +277,46 @@ impl Tree {
     /// Returns the inode number by which the kernel names the flat bytes of the array at `key`.
     pub fn flat_inode(&self, key: &Key) -> u64 {
         self.inode(&Node::Flat(key.clone()))
+    }
+
+    /// Returns the key under which a plain key, a directory, a document or a chunk is stored, if it
+    /// shares that with no other file.
+    pub fn own_key(&self, node: &Node) -> Option<Key> {
+        match node.chunk() {
+            Some((key, name)) => {
+                let (array, chunk) = self.chunk(key, name).ok()?;
+                (!array.has_shards()).then(|| array.stored_key(chunk))
+            }
+            None => node.is_stored().then(|| node.path()),
+        }
+    }
+
+    /// Returns whether a change of a document may change the metadata of the array at `key`. In a
+    /// v2 view of a v3 array, the attributes are part of that metadata.
+    pub fn changes_array(&self, key: &Key, file: MetadataFile) -> Result<bool> {
+        let hierarchy = self.hierarchy();
+        Ok(file.defines_arrays()
+            || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
+    }
+
+    /// Returns whether the size of a file is fixed: for flat bytes, headers, containers, and chunks
+    /// unless they hold objects.
+    pub fn has_fixed_size(&self, node: &Node) -> Result<bool> {
+        Ok(match node.chunk() {
+            Some((key, _)) => !self.array(key)?.metadata().has_objects(),
+            None => node.is_generated(),
+        })
+    }
+
+    /// Returns the path of a name in the directory `inode`, or of the inode itself if `name` is
+    /// empty, for the log.
+    pub fn shown_path(&self, inode: u64, name: &str) -> String {
+        match self.node(inode) {
+            Ok(node) if name.is_empty() => node.path().to_string(),
+            Ok(node) => node.path().join(name).to_string(),
+            Err(_) if name.is_empty() => format!("inode {inode}"),
+            Err(_) => format!("inode {inode}/{}", escaped(name)),
+        }
     }
 
     /// Drops cached metadata of a file, because the file is opened and must show the current

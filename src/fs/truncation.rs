@@ -19,6 +19,7 @@
 use super::Change;
 use super::files::{OpenFile, Seek};
 use super::resize::Added;
+use super::tree::Tree;
 use super::write::WriteMode;
 use crate::cache::Wait;
 use crate::fs::tree::{Attributes, Node, View};
@@ -413,18 +414,13 @@ impl Change<'_> {
             return self.set_size(inode, end, Some(handle)).map(drop);
         }
         let is_fixed = match self.tree.node(inode) {
-            Ok(node) => self.has_fixed_size(&node)? && !self.is_resized(&node),
+            Ok(node) => self.tree.has_fixed_size(&node)? && !self.options.is_resized(&node),
             Err(_) => false,
         };
         if is_fixed && end > self.whole_attributes(inode)?.size {
             return Err(Error::system(libc::EFBIG));
         }
         Ok(())
-    }
-
-    /// Returns whether the size of a node is that of an array, which programs may change.
-    fn is_resized(&self, node: &Node) -> bool {
-        self.options.resize && node.resized().is_some()
     }
 
     /// Sets the size of a file of fixed size, or of flat bytes that are resized, through the open
@@ -451,7 +447,7 @@ impl Change<'_> {
         let file = handle.map(|handle| self.files.get(handle)).transpose()?;
         let through = handle.zip(file.filter(|file| !file.written_arrays().is_empty()));
         let whole = self.whole_attributes(inode)?.size;
-        if self.is_resized(node) {
+        if self.options.is_resized(node) {
             let after = if self.truncations.contains(inode) {
                 Added::Zeros
             } else {
@@ -459,7 +455,7 @@ impl Change<'_> {
             };
             self.writer.truncate_shown(node, size, after)?;
             if let Some((handle, _)) = through.filter(|_| size < whole || size == 0) {
-                let mark = if size == 0 && self.takes_mark(node)? {
+                let mark = if size == 0 && takes_mark(&self.tree, node)? {
                     Mark::Expected
                 } else {
                     Mark::Data
@@ -501,20 +497,6 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Returns whether GDAL's mark is less than a row, or a physical value, of an array.
-    fn takes_mark(&self, node: &Node) -> Result<bool> {
-        let Some(key) = node.flat() else {
-            return Ok(node.view().is_some());
-        };
-        let array = self.tree.array(key)?;
-        let metadata = array.metadata();
-        let rows = metadata.shape.iter().skip(1);
-        let row = rows.fold(metadata.dtype.size() as u64, |n, &len| {
-            n.saturating_mul(len)
-        });
-        Ok(row > MARK.len() as u64)
-    }
-
     /// Gives an array the rows back that it had before GDAL has created its flat bytes, which are
     /// being closed.
     pub(super) fn restore_rows(&self, inode: u64, handle: u64) -> Result<()> {
@@ -537,6 +519,20 @@ impl Change<'_> {
             self.writer.add_stale_file(file.inode(), false);
         }
     }
+}
+
+/// Returns whether GDAL's mark is less than a row, or a physical value, of an array.
+fn takes_mark(tree: &Tree, node: &Node) -> Result<bool> {
+    let Some(key) = node.flat() else {
+        return Ok(node.view().is_some());
+    };
+    let array = tree.array(key)?;
+    let metadata = array.metadata();
+    let rows = metadata.shape.iter().skip(1);
+    let row = rows.fold(metadata.dtype.size() as u64, |n, &len| {
+        n.saturating_mul(len)
+    });
+    Ok(row > MARK.len() as u64)
 }
 
 #[cfg(test)]

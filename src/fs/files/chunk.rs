@@ -175,7 +175,7 @@ impl ChunkFile {
                 return Ok(Some(data.len()));
             }
         }
-        let written = fs.write_recorded(&self.record, array, mode, || {
+        let written = fs.files.write_recorded(&self.record, array, mode, || {
             fs.writer
                 .write_chunk_bytes(array, chunk, offset as usize, data, mode)
         })?;
@@ -205,7 +205,7 @@ impl ChunkFile {
         }
         let mut bytes = memory::zeroed(array.grid().chunk_size(chunk))?;
         array.fill(&mut bytes, 0);
-        fs.write_recorded(&self.record, array, mode, || {
+        fs.files.write_recorded(&self.record, array, mode, || {
             fs.writer.write_chunk_bytes(array, chunk, 0, &bytes, mode)
         })
     }
@@ -267,9 +267,12 @@ impl ChunkFile {
             return self.refuse_draft(fs, &array, draft);
         };
         match fs.arrays.is_encoded(&array, chunk, &content) {
-            Ok(true) => fs.write_recorded(&self.record, &array, WriteMode::internal(), || {
-                fs.writer.put_encoded(&array, chunk, &content)
-            }),
+            Ok(true) => {
+                fs.files
+                    .write_recorded(&self.record, &array, WriteMode::internal(), || {
+                        fs.writer.put_encoded(&array, chunk, &content)
+                    })
+            }
             Ok(false) => self.write_content(fs, &content),
             Err(e)
                 if e.kind() == Kind::Invalid && content.len() < array.grid().chunk_size(chunk) =>
@@ -288,7 +291,7 @@ impl ChunkFile {
             // against the file's own pages, which may have become dirty since the kernel sent the
             // draft
             let mode = WriteMode::internal();
-            fs.write_recorded(&self.record, array, mode, || {
+            fs.files.write_recorded(&self.record, array, mode, || {
                 fs.writer.write_chunk_bytes(array, chunk, 0, content, mode)
             })
         })?;

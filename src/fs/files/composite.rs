@@ -428,7 +428,7 @@ impl CompositeFile {
         };
         let array = of.flat.array.latest(fs)?;
         array.writable()?;
-        fs.write_recorded(&self.record, &array, mode, || {
+        fs.files.write_recorded(&self.record, &array, mode, || {
             self.write_items(fs, &of, at, data, mode)
         })
     }

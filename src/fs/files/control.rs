@@ -98,7 +98,9 @@ impl Fs {
         if file == ControlFile::Metrics {
             return self.metrics();
         }
-        self.record_refused();
+        for e in self.drafts.refusals() {
+            self.stats.problem(format!("not stored: {e}"));
+        }
         let mut values = self.tree.state();
         values.push(("store_failing", self.stats.is_failing().into()));
         values.extend(self.facts.shown_to(audience));

@@ -142,7 +142,7 @@ impl FlatFile {
             // from here on the array cannot change
             if !array.is_superseded() {
                 let before = growth.as_ref().map_or(offset, HiddenGrowth::before);
-                break fs.write_recorded(&self.record, &array, mode, || {
+                break fs.files.write_recorded(&self.record, &array, mode, || {
                     check(&array)?;
                     if fs.truncations.contains(mode.inode) {
                         fs.writer.fill_added(&array, before..offset, mode)?;
@@ -315,7 +315,7 @@ impl OpenFile for FlatFile {
             ..WriteMode::internal()
         };
         let zeroed = self.array.write_latest(fs, Wait::Allowed, |array| {
-            fs.write_recorded(&self.record, array, mode, || {
+            fs.files.write_recorded(&self.record, array, mode, || {
                 fs.writer.zero_flat(array, range, mode)
             })
         });
