@@ -6,7 +6,7 @@ use std::ops::Deref;
 use zarrfs_base::memory::lock;
 
 /// The changes that one request makes. What may make pages of other files stale is a method of this
-/// type, which collects these files. It sees all of the file system.
+/// type or of its writer, which collects these files. It sees all of the file system.
 pub struct Change<'a> {
     fs: &'a Fs,
     pub(super) writer: ArrayWriter<'a>,

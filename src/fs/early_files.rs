@@ -127,6 +127,11 @@ impl<'a> EarlyFile<'a> {
         self.remove()
     }
 
+    /// Removes the key if the mount shows the same file by now.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if the mount shows a file with another content.
     fn settle(&self) -> Result<()> {
         if self.fs.store().stat(self.path)?.is_none() {
             self.fs.tree.early.remove(self.path);
@@ -145,6 +150,7 @@ impl<'a> EarlyFile<'a> {
         }
     }
 
+    /// Removes the key, since the mount shows its content.
     pub fn remove(&self) -> Result<()> {
         let node = Node::Value(self.path.clone());
         let inode = self.fs.tree.inode(&node);

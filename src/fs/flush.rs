@@ -1,14 +1,11 @@
-//! Stores written data: at close and sync, before the store is asked for its content, and before
-//! metadata changes.
+//! Stores drafts and documents: at close and sync, and when a file gets another name.
 
 use super::files::draft::{Draft, DraftText};
-use super::{Change, Fs};
+use super::Change;
 use crate::array::hierarchy::MetadataFile;
 use crate::fs::tree::Node;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_store::Key;
-
-impl Fs {}
 
 impl Change<'_> {
     /// Stores everything as [`Change::store_all`] does, and reports losses since the last report.
@@ -18,7 +15,7 @@ impl Change<'_> {
     }
 
     /// Stores everything, and makes it durable. Drafts that are still open are stored if they are
-    /// valid as they are. Losses are not errors of this function: [`Fs::take_losses`] reports them.
+    /// valid as they are. Losses are not errors of this function: [`WrittenArrays::take_losses`] reports them.
     ///
     /// # Errors
     ///
