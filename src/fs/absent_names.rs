@@ -35,14 +35,16 @@ impl AbsentNames {
     /// Records that a thread looks `name` up. One that a thread which copies is about to create
     /// becomes absent.
     pub fn looked_up_by(&self, parent: u64, name: &str, thread: u32) {
+        // chunks exist as soon as `data.raw` was copied, attributes with its extended attributes
+        let may_exist = is_chunk_like(name) || MetadataFile::of_name(name).is_some();
+        if !may_exist && !self.tree.is_generated_name(name) {
+            return;
+        }
         let Some((directory, name)) = self.place(parent, name) else {
             return;
         };
         let hierarchy = self.tree.hierarchy();
-        // chunks exist as soon as `data.raw` was copied, attributes with its extended attributes
-        let may_exist = is_chunk_like(&name) || MetadataFile::of_name(&name).is_some();
-        if (self.tree.is_generated_name(&name) || may_exist)
-            && (!hierarchy.is_unmarked(&directory) || hierarchy.cached_array(&directory).is_some())
+        if (!hierarchy.is_unmarked(&directory) || hierarchy.cached_array(&directory).is_some())
             && self.copies.miss(&directory, thread, &name)
         {
             self.unlinked.add(directory.join(&name));

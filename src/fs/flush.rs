@@ -1,7 +1,7 @@
 //! Stores drafts and documents: at close and sync, and when a file gets another name.
 
-use super::files::draft::{Draft, DraftText};
 use super::Change;
+use super::files::draft::{Draft, DraftText};
 use crate::array::hierarchy::MetadataFile;
 use crate::fs::tree::Node;
 use zarrfs_base::error::{Error, Kind, Result};
