@@ -37,6 +37,7 @@ mod opened_file;
 mod page_guards;
 mod pages;
 mod rename;
+mod reshape;
 mod resize;
 mod sync;
 pub mod tree;

@@ -101,8 +101,8 @@ impl WrittenArrays {
         }
     }
 
-    /// Returns whether [`WrittenArrays::settle`] has something to store before `name` in the directory `node`,
-    /// or a chunk file itself, is looked up.
+    /// Returns whether [`WrittenArrays::settle`] has something to store before `name` in the
+    /// directory `node`, or a chunk file itself, is looked up.
     pub(super) fn is_unsettled(&self, node: &Node, name: Option<&str>) -> bool {
         let (key, name) = match (node.directory(), node.chunk(), node.value()) {
             (Some(key), ..) => (key, name),

@@ -15,7 +15,8 @@ impl Change<'_> {
     }
 
     /// Stores everything, and makes it durable. Drafts that are still open are stored if they are
-    /// valid as they are. Losses are not errors of this function: [`WrittenArrays::take_losses`] reports them.
+    /// valid as they are. Losses are not errors of this function: `WrittenArrays::take_losses`
+    /// reports them.
     ///
     /// # Errors
     ///

@@ -4,8 +4,6 @@
 //! fails from then on, until its release. The close of a duplicate by a child process must not
 //! swallow the error.
 
-use super::files::{Handles, OpenFile};
-use super::write::WriteMode;
 use crate::array::Array;
 use std::sync::{Arc, Mutex, OnceLock};
 use zarrfs_base::error::{Error, Result};
@@ -46,29 +44,6 @@ impl WriteRecord {
             written.retain(|(array, _)| array.is_dirty());
         }
         self.lost.get().map_or(stored, |lost| Err(lost.clone()))
-    }
-}
-
-impl Handles<dyn OpenFile> {
-    /// Calls `write`, which writes to the array through a file, and adds it to the record of the
-    /// file, whether it fails or not. A page of a map may come from any open file of the array, so
-    /// each of them gets the record.
-    pub fn write_recorded<T>(
-        &self,
-        record: &WriteRecord,
-        array: &Arc<Array>,
-        mode: WriteMode,
-        write: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let losses = array.freshness().losses();
-        let written = write();
-        record.add(array, losses);
-        if mode.mapped {
-            let others = self.matching(|file| file.written_arrays().contains(array.key()));
-            let records = others.iter().filter_map(|file| file.write_record());
-            records.for_each(|record| record.add(array, losses));
-        }
-        written
     }
 }
 

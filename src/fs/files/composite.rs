@@ -5,6 +5,7 @@
 
 pub mod blocks;
 mod early;
+pub mod early_file;
 mod edit;
 mod grown;
 mod growth;

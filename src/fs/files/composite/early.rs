@@ -4,8 +4,8 @@
 //! close: see `fs::early_files`.
 
 use super::CompositeFile;
+use super::early_file::EarlyFile;
 use crate::export::HeaderEdit;
-use crate::fs::early_files::EarlyFile;
 use crate::fs::files::OpenFile;
 use crate::fs::{Change, Fs};
 use std::sync::atomic::{AtomicBool, Ordering};
