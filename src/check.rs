@@ -2,7 +2,7 @@
 //! immediately. It writes nothing, and its memory does not grow with the number of chunks. The
 //! module does not know how a report is printed.
 
-use crate::array::hierarchy::{Hierarchy, Prefixes, StoredNode, WalkBounds};
+use crate::array::hierarchy::{Hierarchy, Prefixes, WalkBounds};
 use crate::array::{Array, ShardUsage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -114,7 +114,9 @@ impl Check<'_> {
             let next = level.next(self.hierarchy.store());
             let admitted = next.as_ref().map_or(Ok(()), |key| bounds.admit(key));
             let next = next.map(|key| (admitted.and_then(|()| self.hierarchy.find(&key)), key));
-            if let Some((Ok(Some(StoredNode::Array(array))), _)) = next {
+            if let Some((Ok(Some(node)), _)) = &next
+                && let Some(array) = node.array()
+            {
                 arrays.push(array);
                 if arrays.len() >= self.arrays_together() {
                     self.arrays(&std::mem::take(&mut arrays));
@@ -124,12 +126,16 @@ impl Check<'_> {
             self.arrays(&std::mem::take(&mut arrays));
             match next {
                 None => drop(levels.pop()),
-                Some((Ok(Some(StoredNode::Group)), key)) => {
+                Some((Ok(Some(node)), key)) if node.is_group() => {
                     levels.push(Prefixes::sorted(self.group(&key)))
                 }
-                Some((Ok(Some(StoredNode::Damaged(e))), key)) => self.damaged(&key, &e),
-                // deleted or replaced since it was listed
-                Some((Ok(_), _)) => {}
+                Some((Ok(Some(node)), key)) => {
+                    // neither is what was deleted or replaced since it was listed
+                    if let Err(e) = node.usable() {
+                        self.damaged(&key, &e);
+                    }
+                }
+                Some((Ok(None), _)) => {}
                 Some((Err(e), key)) if e.kind() == Kind::TooLarge => {
                     self.failed(FindingKind::LeftOut, &key, &e)
                 }

@@ -1,9 +1,13 @@
 //! The file system of one mount: names, open files and directories, in types of its own. It is
 //! tested without FUSE and must not know of it.
 
-use crate::array::{Array, VersionTag};
 use crate::cache::{Cache, FoundBytes, Prefetcher, SpillOptions, WRITE_BACK_THREADS, Wait};
 use crate::fs::tree::{Attributes, Audience, Node, Tree, ViewedFile};
+use files::chunk::ChunkFile;
+use files::composite::CompositeFile;
+use files::document::DocumentFile;
+use files::flat::FlatFile;
+use files::view::OpenView;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,9 +16,13 @@ use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::pool::{Pool, PoolGrowth, processors};
 use zarrfs_base::stats::Stats;
-use zarrfs_store::{Key, Store, StoreExt, SubtreeLocks, escaped};
+use zarrfs_store::{Key, Store, StoreExt, SubtreeLocks};
 
+mod absent_names;
+mod arrays;
 mod blocking;
+mod change;
+mod content;
 mod copies;
 mod directory;
 mod early_files;
@@ -29,6 +37,7 @@ mod opened_file;
 mod page_guards;
 mod pages;
 mod rename;
+mod reshape;
 mod resize;
 mod sync;
 pub mod tree;
@@ -37,30 +46,30 @@ mod unlinked;
 mod waiting;
 mod write;
 mod write_record;
+mod zeros;
 
+pub use absent_names::AbsentNames;
+pub use arrays::WrittenArrays;
 pub use blocking::RequestKind;
-use copies::Copies;
+pub use change::Change;
 pub use directory::DirectoryEntry;
 use directory::DirectoryStream;
 pub use files::Seek;
 use files::chunk::created::CreatedChunks;
-use files::control::Fact;
+pub use files::control::Facts;
 use files::draft::Drafts;
 use files::plain::PlainFile;
 use files::{Handles, LoadedBlocks, NewFile, OpenFile, OpenedTexts};
 use lost_names::LostNames;
 pub use opened_file::{KernelPages, OpenedFile};
 pub use page_guards::GuardId;
-use page_guards::PageGuards;
 use pages::Pages;
-use resize::Resizing;
 use sync::Syncs;
 use truncation::Truncations;
-use unlinked::UnlinkedNames;
 pub use waiting::WaitingWrite;
 use waiting::WaitingWrites;
+pub use write::StalePages;
 use write::WriteMode;
-pub use write::{Change, StalePages};
 
 /// Options for reading and writing files.
 #[derive(Clone, Debug)]
@@ -76,6 +85,13 @@ pub struct Options {
     /// Directory and size limit of spill files, for decoded chunks that are needed again and do not
     /// fit into the cache, for drafts and other writes, and for texts of open files.
     pub spill: SpillOptions,
+}
+
+impl Options {
+    /// Returns whether the size of a node is that of an array, which programs may change.
+    fn is_resized(&self, node: &Node) -> bool {
+        self.resize && node.resized().is_some()
+    }
 }
 
 /// Maximum length in bytes of a name that a program may create, as in other file systems.
@@ -120,13 +136,13 @@ const WRITE_BACK_GROWTH: PoolGrowth = PoolGrowth {
 /// # Ok::<(), zarrfs_base::error::Error>(())
 /// ```
 pub struct Fs {
-    tree: Tree,
+    tree: Arc<Tree>,
     cache: Arc<Cache>,
+    arrays: WrittenArrays,
     prefetcher: Prefetcher,
     /// Useful number of concurrent requests to the store.
     concurrency: usize,
     options: Options,
-    resizing: Resizing,
     /// Background write-back pool.
     write_back: Pool,
     /// Whether a job of this pool waits for a thread. Once it runs, it stores chunks until none has
@@ -136,7 +152,6 @@ pub struct Fs {
     /// items.
     converting: SubtreeLocks,
     pages: Pages,
-    guards: PageGuards,
     /// Protects the files whose pages the kernel still has to drop after changes without a request,
     /// by inode number, with the guards to be removed then.
     unsent_stale_pages: Mutex<HashMap<u64, Vec<GuardId>>>,
@@ -147,12 +162,9 @@ pub struct Fs {
     created_chunks: CreatedChunks,
     truncations: Truncations,
     syncs: Syncs,
-    /// Values of the program that the control files show, in the order in which they were set.
-    /// Protects the list alone.
-    facts: Mutex<Vec<Fact>>,
-    unlinked: UnlinkedNames,
+    facts: Facts,
+    absent: AbsentNames,
     lost: LostNames,
-    copies: Copies,
     stats: Arc<Stats>,
     files: Handles<dyn OpenFile>,
     /// The open directories. Each lock protects a stream while one reply is made from it.
@@ -163,7 +175,15 @@ impl Fs {
     /// Creates the file system that shows `tree` and reads through `cache`.
     pub fn new(tree: Tree, cache: Arc<Cache>, stats: Arc<Stats>, options: Options) -> Result<Self> {
         let concurrency = tree.hierarchy().store().concurrency();
+        let tree = Arc::new(tree);
         Ok(Fs {
+            arrays: WrittenArrays::new(
+                tree.clone(),
+                cache.clone(),
+                options.spill.directory.clone(),
+            ),
+            absent: AbsentNames::new(tree.clone()),
+            lost: LostNames::new(tree.clone(), options.read_only),
             tree,
             concurrency,
             prefetcher: Prefetcher::new(
@@ -175,7 +195,6 @@ impl Fs {
             opened_texts: OpenedTexts::new(options.spill.clone()),
             loaded_blocks: LoadedBlocks::new(),
             options,
-            resizing: Resizing::default(),
             write_back: Pool::growing(
                 "write-back",
                 WRITE_BACK_THREADS.max(processors()),
@@ -184,17 +203,13 @@ impl Fs {
             is_write_back_queued: Arc::default(),
             converting: SubtreeLocks::default(),
             pages: Pages::new(),
-            guards: PageGuards::default(),
             unsent_stale_pages: Mutex::default(),
             waiting: WaitingWrites::default(),
             drafts: Drafts::default(),
             created_chunks: CreatedChunks::default(),
             truncations: Truncations::default(),
-            syncs: Syncs::default(),
-            facts: Mutex::default(),
-            unlinked: UnlinkedNames::new(),
-            lost: LostNames::new(),
-            copies: Copies::new(),
+            syncs: Syncs::new(cache.clone(), stats.clone()),
+            facts: Facts::default(),
             cache,
             stats,
             files: Handles::new(),
@@ -205,6 +220,21 @@ impl Fs {
     /// Returns the tree that is mounted.
     pub fn tree(&self) -> &Tree {
         &self.tree
+    }
+
+    /// Returns the names that exist and that programs do not find.
+    pub fn absent_names(&self) -> &AbsentNames {
+        &self.absent
+    }
+
+    /// Returns the open files.
+    pub fn files(&self) -> &Handles<dyn OpenFile> {
+        &self.files
+    }
+
+    /// Returns the arrays whose bytes are written.
+    pub fn arrays(&self) -> &WrittenArrays {
+        &self.arrays
     }
 
     fn store(&self) -> &dyn Store {
@@ -225,8 +255,8 @@ impl Fs {
                 _ => Error::system(libc::ENAMETOOLONG),
             });
         };
-        let attributes = self.sized(&node, attributes)?;
-        Ok(self.shown(Attributes {
+        let attributes = self.arrays.sized(&node, attributes)?;
+        Ok(self.truncations.shown(Attributes {
             inode: self.tree.remember(node),
             ..attributes
         }))
@@ -235,7 +265,7 @@ impl Fs {
     /// Returns the attributes of an inode.
     pub fn attributes(&self, inode: u64) -> Result<Attributes> {
         self.whole_attributes(inode)
-            .map(|attributes| self.shown(attributes))
+            .map(|attributes| self.truncations.shown(attributes))
     }
 
     /// Returns the attributes of an inode, with the size that it has unless it is truncated.
@@ -258,12 +288,12 @@ impl Fs {
         if let Some(attributes) = self.attributes_while_open(node) {
             return Ok(attributes);
         }
-        match node {
-            Node::Chunk(key, name) => self.settle(key, Some(name)),
-            Node::Value(key) => self.settle_object(key),
-            _ => {}
+        if let Some((key, name)) = node.chunk() {
+            self.arrays.settle(key, Some(name));
+        } else if let Some(key) = node.value() {
+            self.arrays.settle_object(key);
         }
-        self.sized(node, self.tree.attributes(node)?)
+        self.arrays.sized(node, self.tree.attributes(node)?)
     }
 
     /// Returns the extended attributes that `audience` may read, each with its value; with `wanted`
@@ -327,7 +357,7 @@ impl Fs {
             self.writable()?;
         }
         let node = self.tree.node(inode).ok();
-        let chunk = node.filter(|node| for_writing && matches!(**node, Node::Chunk(..)));
+        let chunk = node.filter(|node| for_writing && node.chunk().is_some());
         let opening = chunk.map(|node| self.lost.opening(&node.path()));
         let opened = self.open_named(audience, inode, for_writing, direct);
         drop(opening);
@@ -348,26 +378,29 @@ impl Fs {
         }
         self.tree.revalidate(&node);
         self.tree.check_snapshot(inode, &node)?;
-        if let Node::Flat(key) | Node::Header(key, _) = &*node
+        let header = node.header().filter(|_| node.view().is_none());
+        if let Some(key) = node.flat().or(header.map(|(key, _)| key))
             && !for_writing
         {
             self.check_not_dismantled(key)?;
         }
-        if let Node::Value(key) = &*node {
-            self.settle_object(key);
+        if let Some(key) = node.value() {
+            self.arrays.settle_object(key);
         }
         let new = match &*node {
-            _ if for_writing && !self.has_fixed_size(&node)? => self.open_to_write(inode, &node)?,
-            Node::Flat(key) => self.open_flat(inode, key, for_writing, direct)?,
-            Node::Chunk(key, name) => self.open_chunk(inode, key, name, for_writing)?,
-            Node::ViewFile(key, view, ViewedFile::Flat) => {
-                self.open_view(inode, &node, (key, view), for_writing)?
+            _ if for_writing && !self.tree.has_fixed_size(&node)? => {
+                self.open_to_write(inode, &node)?
             }
-            Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => {
-                let (file, pages) = self.open_composite(inode, &node, for_writing, direct)?;
+            Node::Flat(key) => FlatFile::open(self, inode, key, for_writing, direct)?,
+            Node::Chunk(key, name) => ChunkFile::open(self, inode, key, name, for_writing)?,
+            Node::ViewFile(key, view, ViewedFile::Flat) => {
+                OpenView::open(self, inode, &node, (key, view), for_writing)?
+            }
+            _ if node.is_composite() => {
+                let (file, pages) = CompositeFile::open(self, inode, &node, for_writing, direct)?;
                 NewFile::new(Arc::new(file), pages)
             }
-            Node::Metadata(key, file) => self.open_document(inode, key, *file)?,
+            Node::Metadata(key, file) => DocumentFile::open(self, inode, key, *file)?,
             Node::Value(key) if self.drafts.get(key).is_some() => {
                 self.open_to_write(inode, &node)?
             }
@@ -381,22 +414,16 @@ impl Fs {
                 return Err(self.tree.unreadable(key));
             }
             Node::Control(file) => self.open_control(inode, *file, audience)?,
-            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory => {
-                return Err(Error::system(libc::EISDIR));
-            }
+            _ => return Err(Error::system(libc::EISDIR)),
         };
         let opened = self.insert(new);
-        if let Node::Flat(_) = &*node {
-            self.note_sharing(inode);
-        }
-        let writers = if let Node::Flat(key) = &*node {
-            self.guards.writers(key, inode)
-        } else {
-            0
-        };
+        let writers = node.flat().map_or(0, |key| {
+            self.files.note_sharing(inode);
+            self.arrays.guards.writers(key, inode)
+        });
         Ok(OpenedFile {
             has_other_writers: writers > usize::from(for_writing),
-            has_lasting_attributes: matches!(*node, Node::Chunk(..)),
+            has_lasting_attributes: node.chunk().is_some(),
             ..opened
         })
     }
@@ -419,29 +446,13 @@ impl Fs {
         let NewFile { file, pages } = new;
         file.written_arrays()
             .iter()
-            .for_each(|array| self.guards.opened(array, file.inode()));
+            .for_each(|array| self.arrays.guards.opened(array, file.inode()));
         let handle = self.files.insert(file);
         OpenedFile {
             handle,
             pages,
             has_other_writers: false,
             has_lasting_attributes: false,
-        }
-    }
-
-    fn open_array(&self, key: &Key) -> Result<Arc<Array>> {
-        let array = self.tree.array(key)?;
-        array.readable()?;
-        self.cache.store_superseded(&array);
-        Ok(array)
-    }
-
-    /// Records an opening, and returns which pages the kernel may keep: see [`Pages::open`].
-    fn pages_at_open(&self, inode: u64, tag: VersionTag, same: bool) -> KernelPages {
-        if self.pages.open(inode, tag, same) {
-            KernelPages::Kept
-        } else {
-            KernelPages::Fresh
         }
     }
 
@@ -457,7 +468,7 @@ impl Fs {
         out: &mut Vec<u8>,
     ) -> Result<FoundBytes> {
         let file = self.files.get(handle)?;
-        let len = self.readable(handle, &*file, offset, len);
+        let len = self.truncations.readable(handle, &*file, offset, len);
         let found = file.read(self, offset, len, wait, out)?;
         self.stats.bytes_served.add(found.bytes(out).len() as u64);
         Ok(found)
@@ -486,14 +497,10 @@ impl Fs {
     /// Returns the offset, at or after `offset`, where the next data or hole begins: see
     /// `OpenFile::seek`.
     pub fn seek(&self, handle: u64, offset: u64, target: Seek) -> Result<u64> {
-        self.seek_in(&*self.files.get(handle)?, offset, target)
-    }
-
-    /// Returns whether the handle is that of `data.raw`.
-    pub fn is_flat(&self, handle: u64) -> bool {
-        self.files
-            .get(handle)
-            .is_ok_and(|file| file.as_flat().is_some())
+        let file = self.files.get(handle)?;
+        self.truncations.seek(file.inode(), offset, target, || {
+            file.seek(self, offset, target)
+        })
     }
 
     /// Records a write that has to wait: reads of its bytes wait until the returned value is
@@ -513,19 +520,8 @@ impl Fs {
         };
         file.written_arrays()
             .into_iter()
-            .map(|array| self.tree.inode(&Node::Flat(array)))
+            .map(|array| self.tree.flat_inode(&array))
             .collect()
-    }
-
-    /// Returns the path of a name in the directory `inode`, or of the inode itself if `name` is
-    /// empty, for the log.
-    pub fn shown_path(&self, inode: u64, name: &str) -> String {
-        match self.tree.node(inode) {
-            Ok(node) if name.is_empty() => node.path().to_string(),
-            Ok(node) => node.path().join(name).to_string(),
-            Err(_) if name.is_empty() => format!("inode {inode}"),
-            Err(_) => format!("inode {inode}/{}", escaped(name)),
-        }
     }
 
     /// Records the error that a request is answered with as a problem: see [`Stats::report`].
@@ -544,7 +540,7 @@ impl Change<'_> {
         file.release(self);
         file.written_arrays()
             .iter()
-            .for_each(|array| self.guards.closed(array, file.inode()));
+            .for_each(|array| self.arrays.guards.closed(array, file.inode()));
     }
 
     /// Writes `data` at `offset` and returns the number of bytes written: see `OpenFile::write`.

@@ -94,6 +94,42 @@ pub enum StoredNode {
     Other,
 }
 
+impl StoredNode {
+    /// Returns the array if its metadata can be used.
+    pub fn array(&self) -> Option<Arc<Array>> {
+        self.usable().ok().flatten()
+    }
+
+    /// Returns the array; `None` for anything but an array.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the metadata of the array cannot be used.
+    pub fn usable(&self) -> Result<Option<Arc<Array>>> {
+        match self {
+            StoredNode::Array(array) => Ok(Some(array.clone())),
+            StoredNode::Damaged(e) => Err(e.clone()),
+            StoredNode::Group | StoredNode::Value | StoredNode::Other => Ok(None),
+        }
+    }
+
+    /// Returns whether this is an array, usable or not.
+    pub fn is_array(&self) -> bool {
+        matches!(self, StoredNode::Array(_) | StoredNode::Damaged(_))
+    }
+
+    /// Returns whether this is a group.
+    pub fn is_group(&self) -> bool {
+        matches!(self, StoredNode::Group)
+    }
+
+    /// Returns whether nodes and values can be stored below: whether this is a group or an array,
+    /// usable or not.
+    pub fn is_directory(&self) -> bool {
+        self.is_group() || self.is_array()
+    }
+}
+
 /// What the arrays that a traversal finds are used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeUse {
@@ -456,6 +492,28 @@ impl Hierarchy {
             Err(e) if ![libc::ENOENT, libc::ENOTDIR].contains(&e.errno()) => Err(e.context(key)),
             _ => Ok(kind),
         }
+    }
+
+    /// Returns the array at `key`; `None` if something else or nothing stands there.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the array cannot be used.
+    pub fn usable_array(&self, key: &Key) -> Result<Option<Arc<Array>>> {
+        match self.find(key)? {
+            Some(node) => node.usable(),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns whether there is an array at `key`, usable or not.
+    pub fn is_array(&self, key: &Key) -> Result<bool> {
+        Ok(self.find(key)?.is_some_and(|node| node.is_array()))
+    }
+
+    /// Returns whether there is a group at `key`.
+    pub fn is_group(&self, key: &Key) -> Result<bool> {
+        Ok(self.find(key)?.is_some_and(|node| node.is_group()))
     }
 
     /// Returns the array at `key`, if there is one with usable metadata. Looks up nothing else at

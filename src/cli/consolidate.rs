@@ -2,7 +2,7 @@
 //! a part of `zarr.json`.
 
 use super::{CommandFailure, CommandResult, StoreArgs, StoreLocation, StoreRequest, print};
-use crate::array::hierarchy::{StoredNode, UseConsolidated};
+use crate::array::hierarchy::UseConsolidated;
 use clap::Args;
 use std::sync::Arc;
 use zarrfs_base::error::ErrorContext;
@@ -35,7 +35,7 @@ pub fn run(args: &ConsolidateArgs) -> CommandResult {
     let arrays = names.iter().filter(|name| {
         if is_v3 {
             Key::normalize(name)
-                .is_ok_and(|key| matches!(hierarchy.find(&key), Ok(Some(StoredNode::Array(_)))))
+                .is_ok_and(|key| matches!(hierarchy.usable_array(&key), Ok(Some(_))))
         } else {
             name.rsplit('/').next() == Some(ZARRAY)
         }

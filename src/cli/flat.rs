@@ -2,7 +2,7 @@
 
 use super::{CommandFailure, CommandResult, StoreLocation};
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::array::hierarchy::Hierarchy;
 use crate::cache::Cache;
 use crate::fs::tree::{FLAT, ROOT_INODE, Tree};
 use crate::fs::{Fs, Options};
@@ -41,10 +41,9 @@ pub fn open(
     let cache = Arc::new(cache);
     let for_writing = !options.read_only;
     let tree = Tree::new(hierarchy, cache.clone());
-    let array = match tree.hierarchy().find(&Key::root())? {
-        Some(StoredNode::Array(array)) => array,
-        Some(StoredNode::Damaged(e)) => return Err(e.context(shown).into()),
-        _ => return Err(no_array(shown)),
+    let found = tree.hierarchy().usable_array(&Key::root());
+    let Some(array) = found.context(shown)? else {
+        return Err(no_array(shown));
     };
     array.readable().context(shown)?;
     if array.metadata().has_objects() {

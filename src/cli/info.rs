@@ -9,7 +9,7 @@ use super::{
     CommandFailure, CommandResult, MemoryArgs, Reading, StoreArgs, StoreLocation, StoreRequest,
     list_of, print, warn_unlisted,
 };
-use crate::array::hierarchy::{NodeUse, StoredNode};
+use crate::array::hierarchy::NodeUse;
 use array_row::ArrayRow;
 use clap::Args;
 use rustix::termios::tcgetwinsize;
@@ -85,14 +85,16 @@ pub fn run(args: &InfoArgs) -> CommandResult {
     let width = width();
     let mut rows = Vec::new();
     hierarchy.visit_below(&Key::root(), used, &mut |key, node| {
-        let content = match node {
-            StoredNode::Array(array) => {
-                let row = ArrayRow::new(&hierarchy, key, array, args, width);
+        let content = match node.usable() {
+            Ok(Some(array)) => {
+                let row = ArrayRow::new(&hierarchy, key, &array, args, width);
                 RowContent::Array(Box::new(row))
             }
-            StoredNode::Damaged(e) => RowContent::Unreadable(e.clone()),
+            Err(e) => RowContent::Unreadable(e),
             // a group whose attributes can't be read is shown without them
-            _ => RowContent::Group(hierarchy.attributes(key).ok().and_then(|a| Plate::of(&a))),
+            Ok(None) => {
+                RowContent::Group(hierarchy.attributes(key).ok().and_then(|a| Plate::of(&a)))
+            }
         };
         rows.push(InfoRow {
             key: key.clone(),

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::array::hierarchy::{MAX_NODES, Prefixes, WalkBounds, too_much};
 use crate::cache::Cache;
-use crate::fs::tree::{ListedNode, Name, Node, Tree};
+use crate::fs::tree::{ListedNode, Name, NodeNature, Tree};
 use clap::Args;
 use std::io::{BufWriter, Write};
 use std::sync::Arc;
@@ -302,19 +302,22 @@ impl ListOutput<'_> {
 fn known(tree: &Tree, listed: ListedNode) -> Option<ListedAttributes> {
     let attributes = listed.attributes;
     let node = listed.node;
-    let stored = match &node {
-        Node::Chunk(key, name) => tree
-            .chunk(key, name)
+    let stored = if let Some((key, name)) = node.chunk() {
+        let chunk = tree.chunk(key, name);
+        chunk
             .and_then(|(array, chunk)| array.stat_chunk(chunk))
-            .ok()?,
-        Node::Value(_) | Node::Metadata(..) => tree.hierarchy().store().stat(&node.path()).ok()?,
-        _ => None,
+            .ok()?
+    } else if node.nature() == NodeNature::Stored {
+        tree.hierarchy().store().stat(&node.path()).ok()?
+    } else {
+        None
     };
-    let stored = match &node {
+    let stored = if node.flat().is_some() {
         // an estimate from a bounded number of chunks
-        Node::Flat(_) => attributes.blocks * 512,
+        attributes.blocks * 512
+    } else {
         // files that the mount generates take no space in the store
-        _ => stored.map_or(0, |stat| stat.size),
+        stored.map_or(0, |stat| stat.size)
     };
     let modified = time::utc(attributes.modified);
     listed.sound.then_some(ListedAttributes {

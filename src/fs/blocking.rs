@@ -4,11 +4,7 @@
 //! correctness.
 
 use super::Fs;
-use crate::array::hierarchy::MetadataFile;
-use crate::array::is_chunk_like;
-use crate::fs::tree::{ControlFile, FIXED_NAMES, FLAT, Node};
-use zarrfs_format::metadata::{ZARR_JSON, ZMETADATA};
-use zarrfs_store::Key;
+use crate::fs::tree::Node;
 
 /// The properties of a request that decide whether it may block.
 #[derive(Clone, Copy, Debug)]
@@ -60,20 +56,20 @@ impl Fs {
             _ if self.concurrency > 1 => true,
             RequestKind::ReadDirectory | RequestKind::Xattrs => false,
             RequestKind::ReadDirectoryPlus { inode, from } => {
-                self.node_may_block(inode, |node| self.list_may_block(node, from))
+                self.node_may_block(inode, |node| self.tree.list_may_wait(node, from))
             }
             // a draft is locked while it is stored
             _ if !self.drafts.is_empty() || self.truncations.is_unsettled() => true,
             RequestKind::Lookup { parent, name } => self.node_may_block(parent, |node| {
-                self.is_unsettled(node, Some(name)) || self.lookup_may_block(node, name)
+                self.arrays.is_unsettled(node, Some(name)) || self.tree.lookup_may_wait(node, name)
             }),
             RequestKind::Attributes(inode) | RequestKind::OpenDirectory(inode) => self
                 .node_may_block(inode, |node| {
-                    self.is_unsettled(node, None) || self.attributes_may_block(node)
+                    self.arrays.is_unsettled(node, None) || self.tree.attributes_may_wait(node)
                 }),
             RequestKind::Open(inode) => self.node_may_block(inode, |node| {
-                self.is_unsettled(node, None)
-                    || self.attributes_may_block(node)
+                self.arrays.is_unsettled(node, None)
+                    || self.tree.attributes_may_wait(node)
                     || self.open_may_block(node)
             }),
         }
@@ -85,57 +81,10 @@ impl Fs {
         self.tree.node(inode).is_ok_and(|node| may_block(&node))
     }
 
-    fn attributes_may_block(&self, node: &Node) -> bool {
-        match node {
-            Node::Metadata(key, MetadataFile::Zarr) => self.tree.hierarchy().may_show_inline(key),
-            Node::Metadata(_, file) => *file == MetadataFile::Consolidated,
-            Node::Flat(key) => !self.tree.knows_stored_size(key),
-            Node::Chunk(key, _) => self.has_objects(key),
-            Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => true,
-            Node::Directory(key) => self.tree.is_described_to_list(key),
-            _ => false,
-        }
-    }
-
-    fn lookup_may_block(&self, parent: &Node, name: &str) -> bool {
-        match parent {
-            Node::ViewDirectory(..) => true,
-            Node::Directory(_) if name == ZMETADATA || self.tree.is_header_name(name) => true,
-            Node::Directory(key) if name == ZARR_JSON => self.tree.hierarchy().may_show_inline(key),
-            Node::Directory(key) if name == FLAT => !self.tree.knows_stored_size(key),
-            Node::Directory(key) if is_chunk_like(name) => self.has_objects(key),
-            _ => false,
-        }
-    }
-
-    fn list_may_block(&self, node: &Node, from: u64) -> bool {
-        match node {
-            Node::Directory(key) if self.has_objects(key) => true,
-            Node::ViewDirectory(..) => from < FIXED_NAMES,
-            Node::Directory(key) if from < FIXED_NAMES => {
-                self.tree.shows_headers() || !self.tree.knows_stored_size(key)
-            }
-            _ => false,
-        }
-    }
-
     fn open_may_block(&self, node: &Node) -> bool {
-        match node {
-            Node::Flat(key) => {
-                let array = self.tree.hierarchy().cached_array(key);
-                array.is_some_and(|array| self.cache.served().may_block(&array))
-            }
-            Node::Control(file) => *file == ControlFile::Sync,
-            _ => false,
-        }
-    }
-
-    /// Returns whether the chunks of the array at `key` hold objects, so that their size is known
-    /// only after decoding.
-    fn has_objects(&self, key: &Key) -> bool {
-        self.tree
-            .hierarchy()
-            .cached_array(key)
-            .is_some_and(|array| array.metadata().has_objects())
+        let array = node
+            .flat()
+            .and_then(|key| self.tree.hierarchy().cached_array(key));
+        array.is_some_and(|array| self.cache.served().may_block(&array)) || node.is_sync()
     }
 }

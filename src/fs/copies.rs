@@ -86,9 +86,9 @@ impl Copies {
         }
     }
 
-    /// Returns whether a thread that copies a directory is about to create the generated name
-    /// `name`, for the first time.
-    pub fn takes_for_missing(&self, directory: &Key, thread: u32, name: &str) -> bool {
+    /// Records that a thread looks for the generated name `name`. Returns whether it copies the
+    /// directory and is about to create the name, for the first time.
+    pub fn miss(&self, directory: &Key, thread: u32, name: &str) -> bool {
         let mut directories = lock(&self.directories);
         let Some(made) = directories.peek_mut(directory) else {
             return false;
@@ -165,20 +165,20 @@ mod tests {
         let copies = Copies::new();
         let directory = Key::root().join("a");
         copies.made(directory.clone(), 7);
-        assert!(!copies.takes_for_missing(&directory, 7, "data.raw"));
+        assert!(!copies.miss(&directory, 7, "data.raw"));
         copies.copies_into(&directory, 8, "zarr.json", true);
-        assert!(!copies.takes_for_missing(&directory, 7, "data.raw"));
+        assert!(!copies.miss(&directory, 7, "data.raw"));
         assert!(!copies.has_copied_below(&Key::root()));
         copies.copies_into(&directory, 7, "data.npy", false);
-        assert!(!copies.takes_for_missing(&directory, 7, "data.raw"));
+        assert!(!copies.miss(&directory, 7, "data.raw"));
         assert!(copies.has_copied_below(&Key::root()));
         copies.copies_into(&directory, 7, "zarr.json", true);
-        assert!(!copies.takes_for_missing(&directory, 8, "data.raw"));
-        assert!(!copies.takes_for_missing(&directory, 7, "data.npy"));
-        assert!(copies.takes_for_missing(&directory, 7, "data.raw"));
-        assert!(!copies.takes_for_missing(&directory, 7, "data.raw"));
+        assert!(!copies.miss(&directory, 8, "data.raw"));
+        assert!(!copies.miss(&directory, 7, "data.npy"));
+        assert!(copies.miss(&directory, 7, "data.raw"));
+        assert!(!copies.miss(&directory, 7, "data.raw"));
         copies.forget_below(&Key::root());
-        assert!(!copies.takes_for_missing(&directory, 7, "data.vrt"));
+        assert!(!copies.miss(&directory, 7, "data.vrt"));
     }
 
     #[test]
@@ -195,11 +195,11 @@ mod tests {
             directories.peek_mut(&group).unwrap().at -= 2 * MOMENT;
         };
         age();
-        assert!(!copies.takes_for_missing(&group, 7, "dataset.nc"));
+        assert!(!copies.miss(&group, 7, "dataset.nc"));
         copies.closed_in(&array, 8);
-        assert!(!copies.takes_for_missing(&group, 7, "dataset.nc"));
+        assert!(!copies.miss(&group, 7, "dataset.nc"));
         copies.closed_in(&array, 7);
-        assert!(copies.takes_for_missing(&group, 7, "dataset.nc"));
+        assert!(copies.miss(&group, 7, "dataset.nc"));
     }
 
     #[test]

@@ -53,12 +53,12 @@ impl Fs {
                 .filter(|node| node.is_directory())
                 .ok_or(e)?,
         };
-        if let Node::Directory(key) = &*node {
-            self.settle(key, None);
+        if let Some(key) = node.directory() {
+            self.arrays.settle(key, None);
             self.tree.look_ahead(key);
         }
-        let names = self.names_in(inode, &node)?;
-        self.unlinked.listed(&node.path());
+        let names = self.lost.names_in(inode, &node)?;
+        self.absent.unlinked.listed(&node.path());
         let stream = DirectoryStream {
             inode,
             parent_inode: self.tree.inode(&Node::Directory(node.path().parent())),
@@ -68,22 +68,6 @@ impl Fs {
             pending: VecDeque::new(),
         };
         Ok(self.directories.insert(Arc::new(Mutex::new(stream))))
-    }
-
-    /// Returns the names in a directory. One that was removed through the mount is empty.
-    fn names_in(&self, inode: u64, node: &Node) -> Result<NameStream> {
-        if self.tree.lost(inode).is_some() {
-            return Ok(Box::new(std::iter::empty()));
-        }
-        match self.tree.names(node) {
-            Err(e)
-                if [libc::ESTALE, libc::ENOENT].contains(&e.errno())
-                    && self.is_removed(inode, node) =>
-            {
-                Ok(Box::new(std::iter::empty()))
-            }
-            names => names,
-        }
     }
 
     /// Closes a directory.
@@ -155,7 +139,7 @@ impl Fs {
                     } else {
                         self.tree.remember(node)
                     };
-                    let attributes = self.shown(Attributes {
+                    let attributes = self.truncations.shown(Attributes {
                         inode,
                         ..attributes
                     });
@@ -195,7 +179,7 @@ impl Fs {
             self.tree.record_use();
         }
         if from < stream.position {
-            stream.names = self.names_in(stream.inode, &stream.node)?;
+            stream.names = self.lost.names_in(stream.inode, &stream.node)?;
             stream.position = 0;
             stream.pending.clear();
         }

@@ -11,153 +11,24 @@
 //! with another content stays, hidden, and is a problem.
 
 use super::files::OpenFile;
+use super::files::composite::early_file::EarlyFile;
 use super::files::plain::PlainFile;
 use super::names::MAX_PLAIN;
 use super::{Change, Fs};
-use crate::array::hierarchy::MetadataFile;
-use crate::array::is_chunk_like;
-use crate::cache::Wait;
 use crate::fs::tree::{FLAT, Node};
-use std::ops::Range;
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Kind, Result};
 use zarrfs_store::{EntryKind, Key, StoreExt};
-
-/// Number of bytes that are compared at a time.
-const PIECE: u64 = 1 << 20;
 
 /// Why a file stays hidden.
 const HIDDEN: &str = "stays in the store, hidden by the file of this name that the mount shows";
 
 impl Fs {
-    /// Returns whether the mount may generate a file of this name.
-    fn is_generated_name(&self, name: &str) -> bool {
-        name == FLAT || self.tree.is_header_name(name)
-    }
-
-    /// Returns whether a lookup by a thread that copies must not find `name`: see `fs::copies`.
-    pub(super) fn is_missing_to_copy(&self, directory: &Key, name: &str, thread: u32) -> bool {
-        let hierarchy = self.tree.hierarchy();
-        // chunks exist as soon as `data.raw` was copied, attributes with its extended attributes
-        let may_exist = is_chunk_like(name) || MetadataFile::of_name(name).is_some();
-        (self.is_generated_name(name) || may_exist)
-            && (!hierarchy.is_unmarked(directory) || hierarchy.cached_array(directory).is_some())
-            && self.copies.takes_for_missing(directory, thread, name)
-    }
-
-    /// Records that a thread has made the directory `name`.
-    pub fn made_by(&self, parent: u64, name: &str, thread: u32) {
-        if let Ok(parent) = self.tree.node(parent)
-            && let Ok(path) = parent.path().child(name)
-        {
-            self.copies.made(path, thread);
-        }
-    }
-
-    /// Records that a thread has created the file `name`, perhaps with O_EXCL.
-    pub fn created_by(&self, parent: u64, name: &str, inode: u64, thread: u32, exclusive: bool) {
-        self.copies.writes(inode);
-        let is_document = exclusive && MetadataFile::of_name(name).is_some();
-        if (is_document || self.is_generated_name(name))
-            && let Ok(parent) = self.tree.node(parent)
-        {
-            let directory = parent.path();
-            self.copies.copies_into(&directory, thread, name, exclusive);
-        }
-    }
-
-    /// Records that a file was opened for writing.
-    pub fn record_writer(&self, inode: u64) {
-        self.copies.writes(inode);
-    }
-
-    /// Returns whether a file that was written is open, or was closed a moment ago.
-    pub(super) fn is_written(&self, inode: u64) -> bool {
-        let is_open = self.files.any(|file| file.inode() == inode);
-        self.copies.is_written(inode, is_open)
-    }
-
-    /// Records that a thread has closed a file that it may have written.
-    pub fn closed_by(&self, inode: u64, thread: u32) {
-        self.copies.closed(inode);
-        if let Ok(node) = self.tree.node(inode) {
-            self.copies.closed_in(&node.path().parent(), thread);
-        }
-    }
-
-    /// Records that a plain key was created under a name that may be a generated one later.
-    pub(super) fn record_early(&self, path: &Key) {
-        if self.is_generated_name(path.name()) {
-            self.tree.early.add(path.clone());
-        }
-    }
-
     /// Returns whether a file that cannot become the generated one may become it later: arrays that
     /// it shows may follow.
     pub(super) fn may_be_early(&self, node: &Node) -> bool {
-        self.is_empty_container(node) || self.copies.has_copied_below(&node.path().parent())
-    }
-
-    /// Returns whether a node is the container of a group without arrays.
-    pub(super) fn is_empty_container(&self, node: &Node) -> bool {
-        matches!(node, Node::Dataset(key, format) if !self.tree.shows_values(key, *format))
-    }
-
-    /// Returns whether a generated file shows what is in the plain key `from`. Of a header, the
-    /// values count: the rest is made of the documents, and differs in the copy of an array under
-    /// another name.
-    fn is_shown(&self, to: &Node, from: &Key) -> Result<bool> {
-        let size = self.store().stat(from)?.map_or(0, |stat| stat.size);
-        let shown = self.tree.attributes(to)?.size;
-        if let Node::Flat(key) = to {
-            let file = self.open_flat(self.tree.inode(to), key, false, false)?.file;
-            return Ok(size == shown && self.is_same(&*file, 0..size, from, 0)?);
-        }
-        let (file, _) = self.open_composite(self.tree.inode(to), to, false, false)?;
-        if file.is_text() {
-            return Ok(true);
-        }
-        if let Node::Dataset(..) = to {
-            return Ok(size == shown && self.is_same(&file, 0..size, from, 0)?);
-        }
-        // values end with the file, and the text before them may have another length
-        for range in file.values() {
-            let Some(start) = (range.start + size).checked_sub(shown) else {
-                return Ok(false);
-            };
-            if !self.is_same(&file, range, from, start)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Returns whether bytes of an open file are those of the plain key `from` at `start`.
-    fn is_same(
-        &self,
-        file: &dyn OpenFile,
-        range: Range<u64>,
-        from: &Key,
-        start: u64,
-    ) -> Result<bool> {
-        let mut stored = Vec::new();
-        let mut shown = Vec::new();
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(PIECE);
-            let begin = start + (at - range.start);
-            self.store()
-                .get_range(from, begin..begin + len, &mut stored)
-                .map_err(|e| e.context(from))?
-                .ok_or_else(Error::stale)?;
-            let found = file.read(self, at, len as usize, Wait::Allowed, &mut shown)?;
-            found.copy_to(&mut shown);
-            if stored != shown {
-                return Ok(false);
-            }
-            at += len;
-        }
-        Ok(true)
+        self.tree.is_empty_container(node)
+            || self.absent.copies.has_copied_below(&node.path().parent())
     }
 }
 
@@ -194,35 +65,13 @@ impl Change<'_> {
             if !matches!(stat, Ok(Some(stat)) if stat.kind == EntryKind::Value) {
                 continue;
             }
-            match self.take_early_file(&from) {
+            match EarlyFile::new(self, &from).take() {
                 Ok(()) => {}
                 Err(e) if name == FLAT => self.stats.problem(format!("{from}: {HIDDEN}: {e}")),
                 // the coordinates that it describes may follow
-                Err(_) => self.record_early(&from),
+                Err(_) => self.tree.record_early(&from),
             }
         }
-    }
-
-    /// Writes a plain key into the generated file of its name, and removes the key.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot become the generated one; the key stays.
-    pub(super) fn take_early_file(&self, from: &Key) -> Result<()> {
-        let key = from.parent();
-        let to = if from.name() == FLAT {
-            Node::Flat(key.clone())
-        } else {
-            let generated = self.tree.generated(from);
-            generated.ok_or_else(|| Error::invalid("the array does not show such a file"))?
-        };
-        if !self.is_shown(&to, from)? {
-            match &to {
-                Node::Flat(_) => self.copy_into(from, &self.tree.array(&key)?)?,
-                _ => self.copy_onto(from, &to)?,
-            }
-        }
-        self.remove_early(from)
     }
 
     /// Removes the keys of the files that the mount shows by now.
@@ -232,39 +81,9 @@ impl Change<'_> {
             if self.files.any(|file| file.inode() == inode) {
                 continue;
             }
-            if let Err(e) = self.settle_early_file(&path) {
+            if let Err(e) = EarlyFile::new(self, &path).settle() {
                 self.stats.problem(format!("{path}: {HIDDEN}: {e}"));
             }
         }
-    }
-
-    fn settle_early_file(&self, path: &Key) -> Result<()> {
-        if self.store().stat(path)?.is_none() {
-            self.tree.early.remove(path);
-            return Ok(());
-        }
-        let Some(to) = self.tree.generated(path) else {
-            return Ok(());
-        };
-        if self.is_shown(&to, path)? {
-            self.remove_early(path)
-        } else if self.is_empty_container(&to) {
-            // it is shown as it is
-            Ok(())
-        } else {
-            Err(Error::invalid("its content is another one"))
-        }
-    }
-
-    pub(super) fn remove_early(&self, path: &Key) -> Result<()> {
-        let node = Node::Value(path.clone());
-        let inode = self.tree.inode(&node);
-        let open = self.files.matching(|file| file.inode() == inode);
-        open.iter().for_each(|file| file.end_writing());
-        self.drafts.take(path);
-        self.store().delete(path).map_err(|e| e.context(path))?;
-        self.tree.removed(&node);
-        self.tree.early.remove(path);
-        Ok(())
     }
 }

@@ -5,8 +5,9 @@
 //! one before; and no read is older than a replacement, as after any other write
 //! (`array::freshness`).
 
-use super::{Change, Fs};
-use crate::array::Array;
+use super::arrays::WrittenArrays;
+use super::write::{ArrayWriter, WriteMode};
+use crate::array::{Array, Scratch};
 use crate::cache::ChunkPart;
 use crate::fs::tree::EncodedValue;
 use std::fs::File;
@@ -20,7 +21,7 @@ use zarrfs_store::Key;
 /// Maximum number of chunks of a value whose pages in other files are guarded one by one.
 const MAX_GUARDED: usize = 4096;
 
-impl Fs {
+impl WrittenArrays {
     /// Opens an empty file for an encoded value.
     pub(super) fn encoded_file(&self, value: &EncodedValue) -> Result<File> {
         let array = &value.array;
@@ -28,7 +29,7 @@ impl Fs {
         self.store()
             .check_writable(array.key())
             .map_err(|e| e.context(array.key()))?;
-        unnamed_file(&self.options.spill.directory)
+        unnamed_file(&self.spill_directory)
     }
 
     /// Returns whether the content of a file that is to become a chunk is an encoded one.
@@ -90,7 +91,7 @@ impl Fs {
     /// Copies a plain key into an unnamed file.
     pub(super) fn copy_of(&self, from: &Key) -> Result<File> {
         let stat = self.tree.stat(from)?;
-        let file = unnamed_file(&self.options.spill.directory)?;
+        let file = unnamed_file(&self.spill_directory)?;
         self.in_pieces(from, 0..stat.size, |at, piece| {
             file.write_all_at(piece, at)?;
             Ok(piece.len())
@@ -100,13 +101,51 @@ impl Fs {
 
     /// Writes bytes into an unnamed file.
     pub(super) fn file_of(&self, bytes: &[u8]) -> Result<File> {
-        let file = unnamed_file(&self.options.spill.directory)?;
+        let file = unnamed_file(&self.spill_directory)?;
         file.write_all_at(bytes, 0)?;
         Ok(file)
     }
 }
 
-impl Change<'_> {
+impl ArrayWriter<'_> {
+    /// Stores a whole chunk, given in the array's own order. If that fails the old chunk stays.
+    pub(super) fn replace_chunk(
+        &self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        bytes: &[u8],
+    ) -> Result<()> {
+        array.writable()?;
+        // the bytes may be an encoded chunk of another store
+        array
+            .check_objects(chunk, bytes)
+            .map_err(|e| Error::invalid(e.message()))?;
+        let _writing = self.resizing.writing_to(array)?;
+        // flush first, or earlier writes would be lost if this chunk cannot be stored; if the flush
+        // loses them, their own files report it
+        self.cache.flush_chunk(array, chunk)?;
+        let stored = if array.metadata().has_objects() {
+            let why = "another program replaced the array; open the directory again and retry";
+            array.lock_chunk(chunk).and_then(|_lock| {
+                array.confirm(false)?;
+                if array.freshness().is_replaced() {
+                    Err(Error::stale().context(why).context(array.key()))
+                } else {
+                    array
+                        .store(chunk, bytes, &mut Scratch::default())
+                        .map(|_| self.cache.add_pending(array))
+                }
+            })
+        } else {
+            let written = self.write_chunk_bytes(array, chunk, 0, bytes, WriteMode::internal());
+            written.and_then(|_| self.cache.store_written(array, chunk))
+        };
+        if stored.is_err() || array.metadata().has_objects() {
+            self.cache.discard_chunk(array, chunk);
+        }
+        stored
+    }
+
     /// Replaces an encoded value by the content of a file.
     ///
     /// # Errors
@@ -149,7 +188,7 @@ impl Change<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`Fs::is_encoded`].
+    /// Those of [`WrittenArrays::is_encoded`].
     pub(super) fn put_chunk(
         &self,
         array: &Arc<Array>,
@@ -163,7 +202,7 @@ impl Change<'_> {
         }
     }
 
-    /// Stores an encoded chunk, as [`Fs::is_encoded`] has shown it to be.
+    /// Stores an encoded chunk, as [`WrittenArrays::is_encoded`] has shown it to be.
     pub(super) fn put_encoded(
         &self,
         array: &Arc<Array>,

@@ -250,6 +250,29 @@ impl<T: ?Sized> Handles<T> {
     }
 }
 
+impl Handles<dyn OpenFile> {
+    /// Calls `write`, which writes to the array through a file, and adds it to the record of the
+    /// file, whether it fails or not. A page of a map may come from any open file of the array, so
+    /// each of them gets the record.
+    pub fn write_recorded<T>(
+        &self,
+        record: &WriteRecord,
+        array: &Arc<Array>,
+        mode: WriteMode,
+        write: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let losses = array.freshness().losses();
+        let written = write();
+        record.add(array, losses);
+        if mode.mapped {
+            let others = self.matching(|file| file.written_arrays().contains(array.key()));
+            let records = others.iter().filter_map(|file| file.write_record());
+            records.for_each(|record| record.add(array, losses));
+        }
+        written
+    }
+}
+
 /// The array behind an open file. All open files of an array must read through one object, because
 /// they share the pages in the kernel.
 ///
@@ -281,7 +304,7 @@ impl CurrentArray {
         // the lock is not held here, because requests that need no store take it too; chunks that
         // cannot be stored stay dirty, and the close of the file reports the error
         let _ = fs.cache.flush_where(|array| array.key() == old.key());
-        let new = fs.open_array(old.key())?;
+        let new = fs.arrays.open(old.key())?;
         *lock(&self.0) = new.clone();
         Ok(new)
     }
@@ -308,7 +331,7 @@ impl CurrentArray {
             let Some(array) = self.latest_if(fs, wait)? else {
                 return Ok(None);
             };
-            let Some(_writing) = fs.resizing.writing_if(array.key(), wait) else {
+            let Some(_writing) = fs.arrays.resizing.writing_if(array.key(), wait) else {
                 return Ok(None);
             };
             if !array.is_superseded() {

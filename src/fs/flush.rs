@@ -1,124 +1,22 @@
-//! Stores written data: at close and sync, before the store is asked for its content, and before
-//! metadata changes.
+//! Stores drafts and documents: at close and sync, and when a file gets another name.
 
+use super::Change;
 use super::files::draft::{Draft, DraftText};
-use super::{Change, Fs};
-use crate::array::Array;
-use crate::array::hierarchy::{MetadataFile, StoredNode};
-use crate::fs::tree::{FLAT, Node, chunk_named};
+use crate::array::hierarchy::MetadataFile;
+use crate::fs::tree::Node;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_store::{Key, StoreExt};
-
-impl Fs {
-    /// Fails if written bytes were lost and no close or fsync has reported the loss.
-    pub fn take_losses(&self) -> Result<()> {
-        self.cache.take_losses(|_| true)
-    }
-
-    /// Returns `stored`, the result of a close or fsync of a file of the array at `key`. A loss
-    /// comes before any other error.
-    pub(super) fn with_losses(&self, key: &Key, stored: Result<()>) -> Result<()> {
-        self.cache.take_losses(|lost| lost == key).and(stored)
-    }
-
-    /// Stores the dirty chunks of arrays at and below `key`, because their metadata are about to
-    /// change.
-    pub(super) fn flush_below(&self, key: &Key) -> Result<()> {
-        self.cache
-            .flush_where(|array| array.key().relative_to(key).is_some())
-    }
-
-    /// Records why the drafts that are open were refused when a descriptor of theirs was closed
-    /// last: the release, which records it as well, may come much later.
-    pub(super) fn record_refused(&self) {
-        for draft in self.drafts.all() {
-            let refused = draft
-                .try_lock()
-                .and_then(|content| content.refused.clone().filter(|_| content.len > 0));
-            if let Some(e) = refused {
-                self.stats.problem(format!("not stored: {e}"));
-            }
-        }
-    }
-
-    /// Returns whether a change of a document may change the metadata of the array at `key`. In a
-    /// v2 view of a v3 array, the attributes are part of that metadata.
-    pub(super) fn changes_array(&self, key: &Key, file: MetadataFile) -> Result<bool> {
-        let hierarchy = self.tree.hierarchy();
-        Ok(file.defines_arrays()
-            || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
-    }
-
-    fn is_array(&self, key: &Key) -> bool {
-        let found = self.tree.hierarchy().find(key);
-        matches!(
-            found,
-            Ok(Some(StoredNode::Array(_) | StoredNode::Damaged(_)))
-        )
-    }
-
-    /// Stores the chunk `name` of the array at `key`, or hands over all dirty chunks of the array,
-    /// so that the store knows which chunks there are. A chunk that cannot be stored now does not
-    /// exist yet.
-    pub(super) fn settle(&self, key: &Key, name: Option<&str>) {
-        self.settle_object(&name.map_or_else(|| key.clone(), |name| key.join(name)));
-        let Some(array) = self.tree.hierarchy().cached_array(key) else {
-            return;
-        };
-        if !array.freshness().is_dirty() {
-            return;
-        }
-        let settled = match name {
-            None => self.cache.hand_over(&array),
-            Some(name) => match chunk_named(&array, name) {
-                Some(chunk) => self.cache.flush_chunk(&array, chunk),
-                None => Ok(()),
-            },
-        };
-        if let Err(e) = settled {
-            log::debug!("{e}");
-        }
-    }
-
-    /// Stores the chunks of the array that has an object, or a directory of objects, at `path`: a
-    /// program is about to see the stored bytes.
-    pub(super) fn settle_object(&self, path: &Key) {
-        if self.is_object_unsettled(path)
-            && let Err(e) = self.cache.flush_where(|array| array.is_object_path(path))
-        {
-            log::debug!("{e}");
-        }
-    }
-
-    /// Returns whether [`Fs::settle`] has something to store before `name` in the directory `node`,
-    /// or a chunk file itself, is looked up.
-    pub(super) fn is_unsettled(&self, node: &Node, name: Option<&str>) -> bool {
-        let (key, name) = match (node, name) {
-            (Node::Directory(key), name) => (key, name),
-            (Node::Chunk(key, name), _) => (key, Some(name.as_str())),
-            (Node::Value(key), _) => return self.is_object_unsettled(key),
-            _ => return false,
-        };
-        let array = self.tree.hierarchy().cached_array(key);
-        name != Some(FLAT) && array.is_some_and(|array| array.freshness().is_dirty())
-            || self.is_object_unsettled(&name.map_or_else(|| key.clone(), |name| key.join(name)))
-    }
-
-    fn is_object_unsettled(&self, path: &Key) -> bool {
-        self.cache.has_pending(|array| array.is_object_path(path))
-            || matches!(self.tree.encoded_value(path), Ok(Some(value)) if value.array.freshness().is_dirty())
-    }
-}
 
 impl Change<'_> {
     /// Stores everything as [`Change::store_all`] does, and reports losses since the last report.
     pub fn flush_all(&self) -> Result<()> {
         let stored = self.store_all();
-        self.take_losses().and(stored)
+        self.arrays.take_losses().and(stored)
     }
 
     /// Stores everything, and makes it durable. Drafts that are still open are stored if they are
-    /// valid as they are. Losses are not errors of this function: [`Fs::take_losses`] reports them.
+    /// valid as they are. Losses are not errors of this function: `WrittenArrays::take_losses`
+    /// reports them.
     ///
     /// # Errors
     ///
@@ -150,29 +48,6 @@ impl Change<'_> {
         }
     }
 
-    /// Stores the dirty chunks of an array. If its filters are lossy, the kernel drops the pages of
-    /// `data.raw`: later reads return the values that the filters have kept.
-    pub(super) fn flush_array(&self, array: &Array) -> Result<()> {
-        let done = self.cache.flush_array(array);
-        self.add_rounded(array);
-        done
-    }
-
-    /// Stores the dirty chunks of an array as [`Change::flush_array`] does, except that those of an
-    /// object may wait there for others. Programs close chunk files one by one, and each close
-    /// would store the whole object.
-    pub(super) fn hand_over(&self, array: &Array) -> Result<()> {
-        let done = self.cache.hand_over(array);
-        self.add_rounded(array);
-        done
-    }
-
-    fn add_rounded(&self, array: &Array) {
-        if array.is_lossy() && array.freshness().writes() > 0 {
-            self.add_stale(array.key(), true);
-        }
-    }
-
     /// Stores a draft if it was changed.
     ///
     /// # Errors
@@ -192,7 +67,9 @@ impl Change<'_> {
             }
             Node::Chunk(key, name) => {
                 let found = self.tree.chunk(key, name);
-                found.and_then(|(array, chunk)| self.put_chunk(&array, chunk, content.text.bytes()))
+                found.and_then(|(array, chunk)| {
+                    self.writer.put_chunk(&array, chunk, content.text.bytes())
+                })
             }
             Node::Value(key) => self.store_value(key, &content.text),
             _ => Ok(()),
@@ -205,10 +82,10 @@ impl Change<'_> {
     /// Stores a plain key or an encoded value.
     fn store_value(&self, key: &Key, text: &DraftText) -> Result<()> {
         match (self.tree.encoded_value(key)?, text) {
-            (Some(value), DraftText::File(file)) => self.replace_encoded(&value, file),
-            (Some(value), DraftText::Memory(bytes)) => {
-                self.replace_encoded(&value, &self.file_of(bytes)?)
-            }
+            (Some(value), DraftText::File(file)) => self.writer.replace_encoded(&value, file),
+            (Some(value), DraftText::Memory(bytes)) => self
+                .writer
+                .replace_encoded(&value, &self.arrays.file_of(bytes)?),
             (None, DraftText::Memory(bytes)) => self
                 .store()
                 .put(key, bytes)
@@ -221,17 +98,17 @@ impl Change<'_> {
 
     /// Stores a document that was written through the mount.
     pub(super) fn put_document(&self, key: &Key, file: MetadataFile, text: &[u8]) -> Result<()> {
-        let is_of_array = self.changes_array(key, file)?;
-        let was_array = self.is_array(key);
-        let alone = is_of_array.then(|| self.resizing.alone(&[key]));
+        let is_of_array = self.tree.changes_array(key, file)?;
+        let was_array = self.tree.hierarchy().is_array(key).unwrap_or(false);
+        let alone = is_of_array.then(|| self.arrays.resizing.alone(&[key]));
         if is_of_array {
-            self.flush_below(key)?;
+            self.arrays.flush_below(key)?;
         }
         self.tree.hierarchy().put_document(key, file, text)?;
         self.tree.document_changed();
-        self.add_stale(key, true);
+        self.writer.add_stale(key, true);
         drop(alone);
-        if !was_array && self.is_array(key) {
+        if !was_array && self.tree.hierarchy().is_array(key).unwrap_or(false) {
             self.take_early_files(key);
         }
         Ok(())

@@ -9,7 +9,7 @@
 //! this path is kept with its content until the kernel forgets it.
 
 use super::files::{NewFile, OpenFile};
-use super::tree::{Attributes, Node};
+use super::tree::{Attributes, NameStream, Node, NodeNature, Tree};
 use super::{Audience, Change, Fs, KernelPages, OpenedFile};
 use lru::LruCache;
 use std::num::NonZeroUsize;
@@ -33,6 +33,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The files that lose their names.
 pub struct LostNames {
+    tree: Arc<Tree>,
+    is_read_only: bool,
     /// Locks of paths. A removal takes an exclusive lock, and the opening of a file whose writes a
     /// removal must not miss takes a shared lock. A thread takes them before all other locks.
     paths: SubtreeLocks,
@@ -48,9 +50,11 @@ struct LosingState {
 }
 
 impl LostNames {
-    /// Creates an empty record.
-    pub fn new() -> Self {
+    /// Creates an empty record for a tree.
+    pub fn new(tree: Arc<Tree>, is_read_only: bool) -> Self {
         LostNames {
+            tree,
+            is_read_only,
             paths: SubtreeLocks::default(),
             state: Mutex::new(LosingState {
                 refused: LruCache::new(PATHS),
@@ -91,13 +95,47 @@ impl LostNames {
         drop(file);
     }
 
-    fn kept(&self, inode: u64) -> Option<Arc<dyn OpenFile>> {
+    /// Returns the kept file of an inode number.
+    pub fn kept(&self, inode: u64) -> Option<Arc<dyn OpenFile>> {
         lock(&self.state).kept.get(&inode).cloned()
     }
 
     fn keep(&self, inode: u64, file: Arc<dyn OpenFile>) {
         let displaced = lock(&self.state).kept.push(inode, file);
         drop(displaced);
+    }
+
+    /// Has the files that lose the path of an inode from now on kept, and waits for the end of the
+    /// removals there.
+    fn keep_successors(&self, inode: u64) {
+        let node = self.tree.node(inode).ok();
+        let node = node.or_else(|| self.tree.lost(inode));
+        if let Some(node) = node.filter(|_| !self.is_read_only) {
+            self.refuse(node.path());
+        }
+    }
+
+    /// Returns whether a directory was removed through the mount, after a removal in flight has
+    /// ended.
+    fn is_removed(&self, inode: u64, directory: &Node) -> bool {
+        self.wait(&directory.path());
+        self.tree.lost(inode).is_some()
+    }
+
+    /// Returns the names in a directory. One that was removed through the mount is empty.
+    pub fn names_in(&self, inode: u64, node: &Node) -> Result<NameStream> {
+        if self.tree.lost(inode).is_some() {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        match self.tree.names(node) {
+            Err(e)
+                if [libc::ESTALE, libc::ENOENT].contains(&e.errno())
+                    && self.is_removed(inode, node) =>
+            {
+                Ok(Box::new(std::iter::empty()))
+            }
+            names => names,
+        }
     }
 }
 
@@ -120,7 +158,7 @@ impl Fs {
             return Err(e);
         }
         let file = self.lost.kept(inode).or_else(|| {
-            self.keep_successors(inode);
+            self.lost.keep_successors(inode);
             // a removal in flight may have kept it
             self.lost.kept(inode)
         });
@@ -134,33 +172,11 @@ impl Fs {
         if let Some((_, attributes)) = self.unlinked_file(inode) {
             return Some(attributes);
         }
-        self.keep_successors(inode);
+        self.lost.keep_successors(inode);
         if let Some((_, attributes)) = self.unlinked_file(inode) {
             return Some(attributes);
         }
         self.tree.removed_directory(&*self.tree.lost(inode)?)
-    }
-
-    /// Has the files that lose the path of an inode from now on kept, and waits for the end of the
-    /// removals there.
-    fn keep_successors(&self, inode: u64) {
-        let node = self.tree.node(inode).ok();
-        let node = node.or_else(|| self.tree.lost(inode));
-        if let Some(node) = node.filter(|_| !self.options.read_only) {
-            self.lost.refuse(node.path());
-        }
-    }
-
-    /// Returns the kept file of an inode number.
-    pub(super) fn kept_file(&self, inode: u64) -> Option<Arc<dyn OpenFile>> {
-        self.lost.kept(inode)
-    }
-
-    /// Returns whether a directory was removed through the mount, after a removal in flight has
-    /// ended.
-    pub(super) fn is_removed(&self, inode: u64, directory: &Node) -> bool {
-        self.lost.wait(&directory.path());
-        self.tree.lost(inode).is_some()
     }
 }
 
@@ -190,7 +206,7 @@ impl Change<'_> {
     /// Opens a file that is about to lose its path, so that its content outlives the path. Returns
     /// its handle.
     fn keep(&self, node: &Node, inode: u64) -> Option<u64> {
-        if !matches!(node, Node::Value(_) | Node::Chunk(..) | Node::Metadata(..)) {
+        if node.nature() != NodeNature::Stored {
             return None;
         }
         let opened = self.open_named(Audience::Owner, inode, true, false);

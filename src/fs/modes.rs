@@ -3,7 +3,6 @@
 //! the time of its latest source.
 
 use super::{Change, Fs};
-use crate::fs::tree::Node;
 use std::time::SystemTime;
 use zarrfs_base::error::Result;
 use zarrfs_store::{FileAttribute, Key, Permissions, StoreExt};
@@ -23,7 +22,7 @@ impl Fs {
     pub fn set_mode(&self, inode: u64, mode: u32) -> Result<()> {
         self.writable()?;
         let node = self.tree.node(inode)?;
-        let Some(key) = self.own_key(&node) else {
+        let Some(key) = self.tree.own_key(&node) else {
             return Ok(());
         };
         let set = self
@@ -39,32 +38,18 @@ impl Fs {
         Ok(())
     }
 
-    /// Returns the key under which a plain key, a directory, a document or a chunk is stored, if it
-    /// shares that with no other file.
-    fn own_key(&self, node: &Node) -> Option<Key> {
-        match node {
-            Node::Value(key) | Node::Directory(key) => Some(key.clone()),
-            Node::Metadata(key, file) => Some(key.join(file.name())),
-            Node::Chunk(key, name) => {
-                let (array, chunk) = self.tree.chunk(key, name).ok()?;
-                array.own_key(chunk)
-            }
-            _ => None,
-        }
-    }
-
     /// Returns whether the mode of a file may be set. It may for plain keys, for what is stored
     /// with a mode of its own, and for files that are written or were just written, since
     /// `install`, `cp -a` and rsync set the modes of such files.
     pub fn takes_any_mode(&self, inode: u64) -> bool {
         self.tree.node(inode).is_ok_and(|node| {
-            matches!(*node, Node::Value(_))
-                || self.own_key(&node).is_some_and(|key| {
+            node.value().is_some()
+                || self.tree.own_key(&node).is_some_and(|key| {
                     matches!(self.tree.find_stat(&key), Ok(Some(stat)) if stat.permissions.is_some())
                 })
                 || self.drafts.get(&node.path()).is_some()
                 || self.created_chunks.contains(&node.path())
-                || self.is_written(inode)
+                || self.absent.copies.is_written(inode, self.files.any(|file| file.inode() == inode))
         })
     }
 }
@@ -79,7 +64,7 @@ impl Change<'_> {
             // the file has lost its name, and is stored nowhere
             return Ok(());
         };
-        let Some(key) = self.own_key(&node) else {
+        let Some(key) = self.tree.own_key(&node) else {
             return Ok(());
         };
         for file in self.files.matching(|file| file.inode() == inode) {

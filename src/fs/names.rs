@@ -1,16 +1,15 @@
 //! Looks up, creates and removes names, and opens drafts and plain keys for writing.
 
+use super::content::FileContent;
+use super::files::chunk::ChunkFile;
 use super::files::draft::Draft;
 use super::files::plain::PlainFile;
 use super::files::{NewFile, OpenFile};
 use super::{Change, Fs, OpenedFile};
-use crate::array::Array;
-use crate::fs::tree::{Attributes, CONTROL, FLAT, Node, ROOT_INODE, Target};
+use crate::fs::tree::{Attributes, CONTROL, Node, NodeNature, ROOT_INODE, Target};
 use std::sync::Arc;
-use std::time::SystemTime;
 use zarrfs_base::error::{Error, Kind, Result};
-use zarrfs_format::grid::ChunkId;
-use zarrfs_format::metadata::{MAX_DOCUMENT, ZARR_JSON, ZGROUP};
+use zarrfs_format::metadata::MAX_DOCUMENT;
 use zarrfs_store::{Key, Permissions, Replaces, Space, StoreExt};
 
 /// Maximum size of a chunk of objects while it is written, in bytes: blosc's own limit.
@@ -43,22 +42,23 @@ impl Fs {
 
     /// Looks up `name` in the directory `parent`. Finds drafts that are not stored yet, too.
     pub(super) fn find(&self, parent: &Node, name: &str) -> Result<Option<(Node, Attributes)>> {
-        let Node::Directory(key) = parent else {
+        let Some(key) = parent.directory() else {
             return self.tree.lookup(parent, name);
         };
         if let Some(draft) = self.drafts.get(&key.child(name)?)
-            && let Some(attributes) = self.draft_attributes(&draft)
+            && let Some(attributes) = draft.attributes(&self.tree)
         {
             return Ok(Some((draft.node(), attributes)));
         }
-        if self.is_unsettled(parent, Some(name)) {
-            self.settle(key, Some(name));
+        if self.arrays.is_unsettled(parent, Some(name)) {
+            self.arrays.settle(key, Some(name));
         }
         match self.tree.lookup(parent, name) {
             Ok(None) => {
                 let node = Node::Chunk(key.clone(), name.to_string());
                 Ok(self
-                    .created_attributes(&node)
+                    .created_chunks
+                    .attributes_of(&self.tree, &node)
                     .map(|attributes| (node, attributes)))
             }
             // a header that cannot be made must not be missing without a report of the reason
@@ -78,8 +78,8 @@ impl Fs {
         let draft = self
             .drafts
             .get(&node.path())
-            .and_then(|draft| self.draft_attributes(&draft));
-        draft.or_else(|| self.created_attributes(node))
+            .and_then(|draft| draft.attributes(&self.tree));
+        draft.or_else(|| self.created_chunks.attributes_of(&self.tree, node))
     }
 
     /// Returns an open or kept file with this inode number that has lost its name, and its
@@ -88,7 +88,7 @@ impl Fs {
         let files = self.files.matching(|file| file.inode() == inode);
         files
             .into_iter()
-            .chain(self.kept_file(inode))
+            .chain(self.lost.kept(inode))
             .find_map(|file| {
                 let attributes = Attributes {
                     is_removed: true,
@@ -96,19 +96,6 @@ impl Fs {
                 };
                 Some((file, attributes))
             })
-    }
-
-    /// Returns the attributes of a draft that is not stored yet.
-    fn draft_attributes(&self, draft: &Draft) -> Option<Attributes> {
-        let content = draft.lock();
-        let attributes = content.changed.then(|| {
-            self.tree
-                .file_attributes(content.len, content.modified, content.permissions)
-        })?;
-        Some(Attributes {
-            inode: draft.inode,
-            ..attributes
-        })
     }
 
     fn create_new(
@@ -133,20 +120,20 @@ impl Fs {
                     let node = Node::Chunk(array.key().clone(), name.to_string());
                     return self.create_draft(node, permissions, MAX_OBJECTS);
                 }
-                let (file, attributes) = self.create_chunk(array, name, permissions);
+                let (file, attributes) = ChunkFile::create(self, array, name, permissions);
                 Ok((attributes, file))
             }
             Target::Encoded(value) => {
                 let node = Node::Value(value.array.stored_key(value.chunk));
                 let inode = self.tree.remember(node.clone());
-                let file = self.encoded_file(&value)?;
+                let file = self.arrays.encoded_file(&value)?;
                 let draft = self
                     .drafts
                     .open_encoded(&node, inode, file, false, permissions);
-                Ok(self.created_draft(&draft))
+                Ok(draft.created(&self.tree))
             }
             Target::Plain(key) => {
-                self.record_early(&key);
+                self.tree.record_early(&key);
                 let store = self.store();
                 let file = match store.writable_file(&key, true, exclusive) {
                     Err(e) if e.kind() == Kind::Unsupported => {
@@ -178,22 +165,7 @@ impl Fs {
     ) -> Result<(Attributes, NewFile)> {
         let inode = self.tree.remember(node.clone());
         let draft = self.drafts.open(&node, inode, None, permissions, limit)?;
-        Ok(self.created_draft(&draft))
-    }
-
-    fn created_draft(&self, draft: &Arc<Draft>) -> (Attributes, NewFile) {
-        let content = draft.lock();
-        let attributes =
-            self.tree
-                .file_attributes(content.len, SystemTime::now(), content.permissions);
-        drop(content);
-        (
-            Attributes {
-                inode: draft.inode,
-                ..attributes
-            },
-            draft.clone().opened(),
-        )
+        Ok(draft.created(&self.tree))
     }
 
     /// Creates a plain key in a store without files. An exclusive one is stored immediately, or two
@@ -214,16 +186,6 @@ impl Fs {
             return Err(Error::system(libc::EEXIST));
         }
         self.create_draft(Node::Value(key), permissions, MAX_PLAIN)
-    }
-
-    /// Returns whether the size of a file is fixed: for flat bytes, headers, containers, and chunks
-    /// unless they hold objects.
-    pub(super) fn has_fixed_size(&self, node: &Node) -> Result<bool> {
-        Ok(match node {
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => true,
-            Node::Chunk(key, _) => !self.tree.array(key)?.metadata().has_objects(),
-            _ => false,
-        })
     }
 
     /// Opens a file without a fixed size for writing.
@@ -248,7 +210,7 @@ impl Fs {
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.chunk(key, name)?;
                 array.writable()?;
-                let bytes = self.content(node)?.bytes;
+                let bytes = FileContent::read(&self.arrays, node)?.bytes;
                 let permissions = array.stat_chunk(chunk)?.and_then(|stat| stat.permissions);
                 Ok(self
                     .drafts
@@ -263,7 +225,7 @@ impl Fs {
                 if let Some(value) = self.tree.encoded_value(key)? {
                     let stat = self.tree.find_stat(key)?;
                     let permissions = stat.and_then(|stat| stat.permissions);
-                    let file = self.encoded_file(&value)?;
+                    let file = self.arrays.encoded_file(&value)?;
                     return Ok(self
                         .drafts
                         .open_encoded(node, inode, file, true, permissions)
@@ -271,7 +233,7 @@ impl Fs {
                 }
                 let file = self.store().writable_file(key, false, false);
                 if file.as_ref().is_err_and(|e| e.kind() == Kind::Unsupported) {
-                    let text = self.content_up_to(node, MAX_PLAIN)?.bytes;
+                    let text = FileContent::read_up_to(&self.arrays, node, MAX_PLAIN)?.bytes;
                     return Ok(self
                         .drafts
                         .open(node, inode, Some(text), None, MAX_PLAIN)?
@@ -286,36 +248,10 @@ impl Fs {
                 })?;
                 Ok(PlainFile::open(inode, Some(file)))
             }
-            Node::Directory(_) | Node::ViewDirectory(..) | Node::ControlDirectory => {
-                Err(Error::system(libc::EISDIR))
-            }
             Node::Unreadable(key) => Err(self.tree.unreadable(key)),
-            Node::Flat(_)
-            | Node::Header(..)
-            | Node::Dataset(..)
-            | Node::ViewFile(..)
-            | Node::Control(_) => Err(Error::system(libc::EPERM)),
+            _ if node.is_directory() => Err(Error::system(libc::EISDIR)),
+            _ => Err(Error::system(libc::EPERM)),
         }
-    }
-
-    /// Returns whether a lookup by the thread must not find `name`, though it exists: see
-    /// `unlinked` and `copies`.
-    pub fn hides(&self, parent: u64, name: &str, thread: u32) -> bool {
-        let Ok(parent) = self.tree.node(parent) else {
-            return false;
-        };
-        let (parent, name) = match *parent {
-            Node::Directory(_) => (parent, name.to_string()),
-            Node::ViewDirectory(..) => self.tree.canonical(parent, name),
-            _ => return false,
-        };
-        let Ok(path) = parent.path().child(&name) else {
-            return false;
-        };
-        if self.is_missing_to_copy(&parent.path(), &name, thread) {
-            self.unlinked.add(path.clone());
-        }
-        self.unlinked.contains(&path)
     }
 
     /// Creates a directory: see
@@ -324,9 +260,8 @@ impl Fs {
     pub fn make_directory(&self, parent: u64, name: &str, mode: u32) -> Result<Attributes> {
         self.writable()?;
         let parent = self.tree.node(parent)?;
-        let Node::Directory(above) = &*parent else {
-            return Err(Error::system(libc::EPERM));
-        };
+        let above = parent.directory();
+        let above = above.ok_or_else(|| Error::system(libc::EPERM))?;
         if above.is_root() && name == CONTROL {
             return Err(Error::system(libc::EEXIST));
         }
@@ -352,59 +287,33 @@ impl Fs {
         self.writable()?;
         let (parent, name) = self.place(parent, name)?;
         let found = self.find(&parent, &name)?;
-        match found.map(|(node, _)| node) {
-            None => Err(Error::system(libc::ENOENT)),
-            Some(Node::Directory(key)) => {
-                let node = Node::Directory(key.clone());
-                self.change().losing(&node, || {
-                    let _alone = self.resizing.alone(&[&key]);
-                    self.check_empty(&key)?;
-                    // removed chunks may still be in their objects
-                    self.flush_below(&key)?;
-                    self.tree.hierarchy().remove_node(&key)?;
-                    self.forget_below(&key);
-                    self.tree.removed(&node);
-                    Ok(())
-                })
-            }
-            Some(Node::ControlDirectory) => Err(Error::system(libc::EPERM)),
-            // it exists as long as its array, so that a tree can be removed
-            Some(Node::ViewDirectory(..)) => Ok(()),
-            Some(_) => Err(Error::system(libc::ENOTDIR)),
-        }
+        let (node, _) = found.ok_or_else(|| Error::system(libc::ENOENT))?;
+        let Some(key) = node.directory() else {
+            return match node.nature() {
+                // it exists as long as its array, so that a tree can be removed
+                NodeNature::ViewDirectory => Ok(()),
+                NodeNature::Control if node.is_directory() => Err(Error::system(libc::EPERM)),
+                _ => Err(Error::system(libc::ENOTDIR)),
+            };
+        };
+        self.change().losing(&node, || {
+            let _alone = self.arrays.resizing.alone(&[key]);
+            self.arrays.check_empty(key)?;
+            // removed chunks may still be in their objects
+            self.arrays.flush_below(key)?;
+            self.tree.hierarchy().remove_node(key)?;
+            self.forget_below(key);
+            self.tree.removed(&node);
+            Ok(())
+        })
     }
 
     /// Forgets all records of files at and below `key`, because they were removed or renamed.
     pub(super) fn forget_below(&self, key: &Key) {
         self.drafts.forget_below(key);
-        self.resizing.forget_below(key);
-        self.unlinked.forget_below(key);
-        self.copies.forget_below(key);
+        self.arrays.resizing.forget_below(key);
+        self.absent.forget_below(key);
         self.tree.early.forget_below(key);
-    }
-
-    /// Fails if a directory shows anything but the names that exist as long as it does: a program
-    /// that removes it without listing it first, as Python's `os.renames` does, must remove nothing
-    /// that is stored.
-    ///
-    /// # Errors
-    ///
-    /// ENOTEMPTY.
-    pub(super) fn check_empty(&self, key: &Key) -> Result<()> {
-        // a chunk that is not stored yet counts, too
-        self.flush_below(key)?;
-        for name in self.tree.names(&Node::Directory(key.clone()))? {
-            let name = name?.name;
-            let is_generated = match name.as_str() {
-                FLAT => self.tree.array(key).is_ok(),
-                ZARR_JSON | ZGROUP => !self.tree.hierarchy().has_stored_group(key)?,
-                name => self.tree.comes_with(key, name),
-            };
-            if !is_generated {
-                return Err(Error::system(libc::ENOTEMPTY).context(key));
-            }
-        }
-        Ok(())
     }
 
     /// Sets or, without a value, removes a user attribute of a group or array through an extended
@@ -432,11 +341,8 @@ impl Fs {
             }));
         };
         let node = self.tree.node(inode)?;
-        let (Node::Directory(key) | Node::Flat(key) | Node::Header(key, _) | Node::Dataset(key, _)) =
-            &*node
-        else {
-            return Err(Error::system(libc::EPERM));
-        };
+        let described = node.described().filter(|_| node.chunk().is_none());
+        let key = described.ok_or_else(|| Error::system(libc::EPERM))?;
         let exists = self
             .tree
             .hierarchy()
@@ -479,7 +385,7 @@ impl Change<'_> {
         let mut attempts = 0..ATTEMPTS;
         while let Some((node, _)) = self.find(&parent, &name)? {
             // the next lookup may find the file under another name
-            let was_removed = self.unlinked.remove(&node.path());
+            let was_removed = self.absent.unlinked.remove(&node.path());
             if exclusive && !was_removed {
                 return Err(Error::system(libc::EEXIST));
             }
@@ -489,7 +395,7 @@ impl Change<'_> {
             }
         }
         let path = parent.path().child(&name)?;
-        self.unlinked.remove(&path);
+        self.absent.unlinked.remove(&path);
         let _opening = self.lost.opening(&path);
         let target = self.tree.target(&parent, &name)?;
         let (attributes, new) = self.create_new(target, &name, exclusive, mode)?;
@@ -497,7 +403,7 @@ impl Change<'_> {
         let opened = self.insert(new);
         Ok((
             if is_chunk {
-                self.created(opened.handle, attributes)
+                self.truncations.created(opened.handle, attributes)
             } else {
                 attributes
             },
@@ -529,30 +435,25 @@ impl Change<'_> {
         let (parent, name) = self.place(parent, name)?;
         let found = self.find(&parent, &name)?;
         let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
-        if matches!(
-            node,
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..)
-        ) {
-            self.unlinked.add(node.path());
+        if node.is_generated() {
+            self.absent.unlinked.add(node.path());
         }
-        self.losing(&node, || match node {
-            Node::Chunk(..) => self.unlink_chunk(&node),
-            _ => self.remove(&node),
+        self.losing(&node, || match node.chunk() {
+            Some(_) => self.unlink_chunk(&node),
+            None => self.remove(&node),
         })
     }
 
     pub(super) fn remove(&self, node: &Node) -> Result<()> {
         let was_draft = self.drafts.forget(&node.path()) | self.created_chunks.forget(&node.path());
         let was_stored = match node {
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => {
-                return Ok(());
-            }
+            _ if node.is_generated() => return Ok(()),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.stored_chunk(key, name)?;
                 // the array's shape and key must not change before the chunk is handed over as
                 // erased
-                let _writing = self.resizing.writing_to(&array)?;
-                let erased = self.erase_chunk(&array, chunk)?;
+                let _writing = self.arrays.resizing.writing_to(&array)?;
+                let erased = self.writer.erase_chunk(&array, chunk)?;
                 if self.tree.chunk(key, name).is_err() {
                     // no file of the array stores what lies outside of it
                     array.store_objects()?;
@@ -560,8 +461,8 @@ impl Change<'_> {
                 erased
             }
             Node::Metadata(key, file) => {
-                if self.changes_array(key, *file)? {
-                    self.flush_below(key)?;
+                if self.tree.changes_array(key, *file)? {
+                    self.arrays.flush_below(key)?;
                 }
                 match self.tree.hierarchy().remove_document(key, *file) {
                     Err(e) if was_draft && e.kind() == Kind::NotFound => {}
@@ -572,35 +473,20 @@ impl Change<'_> {
             }
             Node::Value(key) | Node::Unreadable(key) => {
                 let removed = match self.tree.encoded_value(key) {
-                    Ok(Some(value)) => self.erase_encoded(&value)?,
+                    Ok(Some(value)) => self.writer.erase_encoded(&value)?,
                     _ => self.store().delete(key).map_err(|e| e.context(key))?,
                 };
                 self.tree.removed(node);
                 removed
             }
-            Node::Directory(_) | Node::ViewDirectory(..) => {
-                return Err(Error::system(libc::EISDIR));
-            }
-            Node::ControlDirectory | Node::Control(_) => return Err(Error::system(libc::EPERM)),
+            _ if node.is_control() => return Err(Error::system(libc::EPERM)),
+            _ => return Err(Error::system(libc::EISDIR)),
         };
         if was_stored || was_draft {
             Ok(())
         } else {
             Err(Error::system(libc::ENOENT))
         }
-    }
-
-    /// Removes a chunk from the store and from the cache. Returns whether there was one.
-    pub(super) fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
-        let was_written = self.cache.is_dirty(array, chunk);
-        self.guard_chunk(array, chunk);
-        // do this without the chunk's lock: it waits for a write-back, which takes that lock
-        self.cache.discard_chunk(array, chunk);
-        let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
-        self.cache.record_erased(array, chunk);
-        // another reader may have loaded the chunk meanwhile
-        self.cache.discard_chunk(array, chunk);
-        Ok(erased? || was_written)
     }
 
     /// Sets the size of a file in bytes, through the open file `handle` if there is one.
@@ -622,7 +508,7 @@ impl Change<'_> {
     }
 
     fn set_size_of(&self, inode: u64, node: &Node, size: u64, handle: Option<u64>) -> Result<()> {
-        if self.has_fixed_size(node)? {
+        if self.tree.has_fixed_size(node)? {
             return self.truncate_file(inode, node, size, handle);
         }
         if let Some(draft) = self.drafts.get(&node.path()) {

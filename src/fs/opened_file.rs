@@ -16,6 +16,17 @@ pub enum KernelPages {
     Kept,
 }
 
+impl KernelPages {
+    /// Returns the pages that the kernel may keep at an opening: see `Pages::open`.
+    pub fn kept_if(is_kept: bool) -> Self {
+        if is_kept {
+            KernelPages::Kept
+        } else {
+            KernelPages::Fresh
+        }
+    }
+}
+
 /// The answer to an opening.
 #[derive(Debug)]
 pub struct OpenedFile {

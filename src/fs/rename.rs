@@ -2,48 +2,21 @@
 //! that is renamed to a chunk is encoded, one that is renamed to a document is checked. The content
 //! is durable under the new name before the old name is removed.
 
+use super::content::FileContent;
 use super::files::OpenFile;
+use super::files::composite::CompositeFile;
 use super::write::WriteMode;
 use super::{Change, Fs};
-use crate::array::{Array, Scratch};
-use crate::cache::Wait;
-use crate::fs::tree::{Attributes, CONTROL, Node, Target, is_partial};
-use std::ops::{Deref, Range};
-use std::sync::Arc;
+use crate::fs::tree::{Attributes, CONTROL, Node, NodeNature, Target, is_partial};
 use zarrfs_base::error::{Error, Kind, Result};
-use zarrfs_base::memory::Grant;
 use zarrfs_export::{GroupFormat, MAX_TEXT};
-use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::MAX_DOCUMENT;
 use zarrfs_store::{FileAttribute, Key, Replaces, StoreExt};
 
-/// Number of bytes of a file that are copied at a time.
-const PIECE: u64 = 8 << 20;
-
-/// The size limit in bytes that stands for no limit.
-const UNLIMITED: u64 = i64::MAX as u64;
-
-/// All bytes of a file. The memory for a plain key is accounted, because nothing else bounds its
-/// size.
-pub(super) struct FileContent {
-    pub bytes: Vec<u8>,
-    /// Dropped after the bytes.
-    _memory: Grant,
-}
-
-impl Deref for FileContent {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 impl Fs {
     fn rename_directory(&self, from: &Key, to_directory: &Node, name: &str) -> Result<()> {
-        let Node::Directory(above) = to_directory else {
-            return Err(Error::system(libc::EPERM));
-        };
+        let above = to_directory.directory();
+        let above = above.ok_or_else(|| Error::system(libc::EPERM))?;
         if above.is_root() && name == CONTROL
             || self.tree.is_level(from)
             || self.tree.is_view_name(name)
@@ -51,87 +24,13 @@ impl Fs {
             return Err(Error::system(libc::EPERM));
         }
         let to = above.child(name)?;
-        let _alone = self.resizing.alone(&[from, &to]);
-        self.flush_below(from)?;
+        let _alone = self.arrays.resizing.alone(&[from, &to]);
+        self.arrays.flush_below(from)?;
         self.tree.hierarchy().rename(from, &to)?;
         self.forget_below(from);
         self.forget_below(&to);
         self.tree
             .renamed(&Node::Directory(from.clone()), &Node::Directory(to));
-        Ok(())
-    }
-
-    /// Reads all bytes of a file.
-    pub(super) fn content(&self, node: &Node) -> Result<FileContent> {
-        self.content_up_to(node, UNLIMITED)
-    }
-
-    /// Reads all bytes of a file.
-    ///
-    /// # Errors
-    ///
-    /// EINVAL if a plain key has more than `limit` bytes.
-    pub(super) fn content_up_to(&self, node: &Node, limit: u64) -> Result<FileContent> {
-        let mut bytes = Vec::new();
-        let mut memory = Grant::default();
-        match node {
-            Node::Value(key) => {
-                let store = self.store();
-                let size = self.tree.stat(key)?.size;
-                if size > limit {
-                    return Err(
-                        Error::invalid(format!("{size} bytes, more than {limit}")).context(key)
-                    );
-                }
-                memory
-                    .grow(usize::try_from(size).unwrap_or(usize::MAX))
-                    .map_err(|e| match e.kind() {
-                        Kind::Damaged => Error::new(Kind::TooLarge, e.message()).context(key),
-                        _ => e.context(key),
-                    })?;
-                store
-                    .get(key, limit.min(size), &mut bytes)
-                    .map_err(|e| e.context(key))?
-                    .ok_or_else(Error::stale)?;
-            }
-            Node::Chunk(key, name) => {
-                let (array, _) = self.tree.chunk(key, name)?;
-                self.read_chunk(&array, name, 0, usize::MAX, Wait::Allowed, &mut bytes)?;
-            }
-            Node::Metadata(key, file) => {
-                let document = self.tree.document(key, *file)?.ok_or_else(Error::stale)?;
-                bytes.extend_from_slice(&document.text);
-            }
-            _ => return Err(Error::system(libc::EPERM)),
-        }
-        Ok(FileContent {
-            bytes,
-            _memory: memory,
-        })
-    }
-
-    /// Calls `write` with the bytes `range` of a plain key, piece by piece, and the position of
-    /// each.
-    pub(super) fn in_pieces(
-        &self,
-        from: &Key,
-        range: Range<u64>,
-        write: impl Fn(u64, &[u8]) -> Result<usize>,
-    ) -> Result<()> {
-        let mut at = range.start;
-        let mut piece = Vec::new();
-        while at < range.end {
-            let store = self.store();
-            let end = range.end.min(at + PIECE);
-            store
-                .get_range(from, at..end, &mut piece)
-                .map_err(|e| e.context(from))?
-                .ok_or_else(Error::stale)?;
-            if piece.is_empty() || write(at, &piece)? != piece.len() {
-                return Err(Error::stale());
-            }
-            at += piece.len() as u64;
-        }
         Ok(())
     }
 }
@@ -157,173 +56,11 @@ impl Change<'_> {
             Some(node) if *node == source => return Ok(()),
             _ => {}
         }
+        let source = MovedNode::new(self, &source);
         match &there {
-            Some(node) => self.losing(node, || {
-                self.rename_found(&source, there.as_ref(), &to_directory, &to)
-            }),
-            None => self.rename_found(&source, None, &to_directory, &to),
+            Some(node) => self.losing(node, || source.to(there.as_ref(), &to_directory, &to)),
+            None => source.to(None, &to_directory, &to),
         }
-    }
-
-    /// Renames `source` to the name `to` of a directory, which `there` has.
-    fn rename_found(
-        &self,
-        source: &Node,
-        there: Option<&Node>,
-        to_directory: &Node,
-        to: &str,
-    ) -> Result<()> {
-        match (source, there) {
-            // a view exists as long as its array
-            (Node::ViewDirectory(..), _) | (_, Some(Node::ViewDirectory(..))) => {
-                Err(Error::system(libc::EPERM))
-            }
-            (Node::Directory(key), None) => self.rename_directory(key, to_directory, to),
-            (Node::Directory(key), Some(Node::Directory(old))) => {
-                self.check_empty(old)?;
-                self.rename_directory(key, to_directory, to)
-            }
-            (Node::Directory(_), Some(_)) => Err(Error::system(libc::ENOTDIR)),
-            (_, Some(Node::Directory(_))) => Err(Error::system(libc::EISDIR)),
-            (Node::Value(from), Some(to @ (Node::Header(..) | Node::Dataset(..)))) => {
-                self.store_draft(source)?;
-                match self.copy_onto(from, to) {
-                    Err(e) if self.is_early(from, to, &e) => self.rename_early(source, to),
-                    copied => {
-                        copied.map_err(|e| self.refused(source, to, e))?;
-                        self.forget_moved(source)
-                    }
-                }
-            }
-            (Node::Chunk(..) | Node::Metadata(..) | Node::Value(_), _) => {
-                self.rename_file(source, self.tree.target(to_directory, to)?, there)
-            }
-            // flat bytes exist as long as their array
-            _ => Err(Error::system(libc::EPERM)),
-        }
-    }
-
-    /// Returns whether a file that cannot become `to` may be one that a program copies before the
-    /// arrays that it shows.
-    fn is_early(&self, from: &Key, to: &Node, e: &Error) -> bool {
-        let path = to.path();
-        [libc::EPERM, libc::EINVAL, libc::EFBIG].contains(&e.errno())
-            && (self.is_empty_container(to) && !is_temporary(from, &path)
-                || self.copies.has_made(&path.parent()) && is_made_by_rsync(from, &path))
-    }
-
-    /// Renames a file to what is a plain key until the mount shows the same file.
-    fn rename_early(&self, source: &Node, to: &Node) -> Result<()> {
-        self.tree.early.add(to.path());
-        self.rename_file(source, Target::Plain(to.path()), None)
-    }
-
-    fn rename_file(&self, source: &Node, target: Target, there: Option<&Node>) -> Result<()> {
-        self.store_draft(source)?;
-        if let (Node::Value(from), Target::Plain(to)) = (source, &target)
-            && !matches!(self.tree.encoded_value(from), Ok(Some(_)))
-        {
-            let new = Node::Value(to.clone());
-            self.tree.hierarchy().rename(from, to)?;
-            self.drafts.renamed(from, &new);
-            self.tree.renamed(source, &new);
-            self.record_early(to);
-            return Ok(());
-        }
-        self.store_as(source, &target)?;
-        if let (Target::Plain(_), Some(old)) = (&target, there) {
-            self.tree.removed(old);
-        }
-        self.forget_moved(source)
-    }
-
-    /// Removes a file whose content is stored under its new name. Later writes through its open
-    /// descriptors fail.
-    fn forget_moved(&self, source: &Node) -> Result<()> {
-        if matches!(source, Node::Value(_)) {
-            let inode = self.tree.inode(source);
-            self.files
-                .matching(|file| file.inode() == inode)
-                .iter()
-                .for_each(|file| file.end_writing());
-            self.drafts.take(&source.path());
-        }
-        // a later file with the old name is another file
-        self.tree.became_another(source);
-        self.remove(source)
-    }
-
-    /// Stores the draft of a plain key in a store without files, because the key is about to be
-    /// renamed.
-    fn store_draft(&self, source: &Node) -> Result<()> {
-        match (source, self.drafts.get(&source.path())) {
-            (Node::Value(_), Some(draft)) => self.flush_draft(&draft),
-            _ => Ok(()),
-        }
-    }
-
-    /// Stores the content of a file durably as `target`, in place of the old content, and records
-    /// why if it is refused.
-    fn store_as(&self, source: &Node, target: &Target) -> Result<()> {
-        self.try_store_as(source, target).inspect_err(|e| {
-            if e.kind() == Kind::Invalid {
-                self.stats.problem(format!("not stored: {e}"));
-            }
-        })
-    }
-
-    fn try_store_as(&self, source: &Node, target: &Target) -> Result<()> {
-        let store = self.store();
-        let moved = match (source, target.stored_key()) {
-            (Node::Value(from), Some(to)) => Some((self.tree.find_stat(from)?, to)),
-            _ => None,
-        };
-        if let Some((Some(stat), to)) = &moved
-            && let Some(permissions) = stat.permissions
-        {
-            store.set_file_attribute(to, FileAttribute::NextMode(permissions.mode()))?;
-        }
-        match (source, target) {
-            (_, Target::Plain(to)) => {
-                store
-                    .put(to, &self.content(source)?)
-                    .map_err(|e| e.context(to))?;
-                self.drafts.forget(to);
-            }
-            (_, Target::Document(key, file)) => {
-                self.put_document(key, *file, &self.content_up_to(source, MAX_DOCUMENT)?)?;
-                self.drafts.forget(&key.join(file.name()));
-            }
-            (_, Target::Chunk(array, chunk)) => {
-                self.put_chunk(
-                    array,
-                    *chunk,
-                    &self.content_up_to(source, array.max_size(*chunk)?)?,
-                )?;
-                self.drafts.forget(&array.chunk_path(*chunk));
-            }
-            (_, Target::Encoded(value)) => {
-                let file = match source {
-                    Node::Value(from) => self.copy_of(from)?,
-                    _ => self.file_of(&self.content(source)?)?,
-                };
-                self.replace_encoded(value, &file)?;
-                self.drafts.forget(&value.array.stored_key(value.chunk));
-            }
-            (Node::Value(from), Target::Flat(array)) => self.copy_into(from, array)?,
-            (_, Target::Flat(array)) => {
-                return Err(
-                    Error::invalid("can't become the flat bytes of an array").context(array.key())
-                );
-            }
-        }
-        if let Some((Some(stat), to)) = &moved {
-            let modified = FileAttribute::Modified(Some(stat.modified));
-            if let Err(e) = store.set_file_attribute(to, modified) {
-                log::debug!("{to}: has the time of its storing: {e}");
-            }
-        }
-        store.sync()
     }
 
     /// Links a file under the name of a chunk or document, or a `.partial` file under any name:
@@ -340,18 +77,18 @@ impl Change<'_> {
         if self.find(&parent, &name)?.is_some() {
             return Err(Error::system(libc::EEXIST));
         }
-        self.store_draft(&source)?;
-        match (&*source, self.tree.target(&parent, &name)?) {
-            (
-                Node::Value(_),
-                target @ (Target::Chunk(..) | Target::Document(..) | Target::Encoded(_)),
-            ) => {
-                self.store_as(&source, &target)?;
+        let moved = MovedNode::new(self, &source);
+        moved.store_draft()?;
+        match (source.value(), self.tree.target(&parent, &name)?) {
+            (Some(_), target @ (Target::Chunk(..) | Target::Document(..) | Target::Encoded(_))) => {
+                moved.store_as(&target)?;
             }
-            (Node::Value(from), Target::Plain(to)) if is_partial(from.name()) => {
-                let put = self
-                    .store()
-                    .put_if(&to, &self.content(&source)?, Replaces::Nothing);
+            (Some(from), Target::Plain(to)) if is_partial(from.name()) => {
+                let put = self.store().put_if(
+                    &to,
+                    &FileContent::read(&self.arrays, &source)?,
+                    Replaces::Nothing,
+                );
                 put.map_err(|e| e.context(&to))?
                     .ok_or_else(|| Error::system(libc::EEXIST))?;
             }
@@ -366,69 +103,6 @@ impl Change<'_> {
         })
     }
 
-    /// Stores a whole chunk, given in the array's own order. If that fails the old chunk stays.
-    pub(super) fn replace_chunk(
-        &self,
-        array: &Arc<Array>,
-        chunk: ChunkId,
-        bytes: &[u8],
-    ) -> Result<()> {
-        array.writable()?;
-        // the bytes may be an encoded chunk of another store
-        array
-            .check_objects(chunk, bytes)
-            .map_err(|e| Error::invalid(e.message()))?;
-        let _writing = self.resizing.writing_to(array)?;
-        // flush first, or earlier writes would be lost if this chunk cannot be stored; if the flush
-        // loses them, their own files report it
-        self.cache.flush_chunk(array, chunk)?;
-        let stored = if array.metadata().has_objects() {
-            let why = "another program replaced the array; open the directory again and retry";
-            array.lock_chunk(chunk).and_then(|_lock| {
-                array.confirm(false)?;
-                if array.freshness().is_replaced() {
-                    Err(Error::stale().context(why).context(array.key()))
-                } else {
-                    array
-                        .store(chunk, bytes, &mut Scratch::default())
-                        .map(|_| self.cache.add_pending(array))
-                }
-            })
-        } else {
-            let written = self.write_chunk_bytes(array, chunk, 0, bytes, WriteMode::internal());
-            written.and_then(|_| self.cache.store_written(array, chunk))
-        };
-        if stored.is_err() || array.metadata().has_objects() {
-            self.cache.discard_chunk(array, chunk);
-        }
-        stored
-    }
-
-    /// Writes a file over the flat bytes of an array, and stores them.
-    ///
-    /// # Errors
-    ///
-    /// EINVAL, with nothing written, if the file has another size.
-    pub(super) fn copy_into(&self, from: &Key, array: &Arc<Array>) -> Result<()> {
-        let size = self.tree.stat(from)?.size;
-        if size != array.size() {
-            let why = format!(
-                "{size} bytes can't become the {} of an array's flat bytes",
-                array.size()
-            );
-            return Err(Error::invalid(why).context(array.key()));
-        }
-        array.writable()?;
-        let _writing = self.resizing.writing_to(array)?;
-        self.in_pieces(from, 0..size, |at, piece| {
-            Ok(self
-                .write_flat(array, at, piece, WriteMode::internal())?
-                .unwrap_or_default())
-        })?;
-        let stored = self.cache.flush_array(array);
-        self.with_losses(array.key(), stored)
-    }
-
     /// Writes a file over a header or container, and stores it.
     ///
     /// # Errors
@@ -436,21 +110,21 @@ impl Change<'_> {
     /// EPERM if the file cannot become the container. It is not EINVAL, which mv reports as a
     /// directory that is moved below itself.
     pub(super) fn copy_onto(&self, from: &Key, to: &Node) -> Result<()> {
-        let (open, _) = self.open_composite(self.tree.inode(to), to, true, false)?;
+        let (open, _) = CompositeFile::open(self, self.tree.inode(to), to, true, false)?;
         if open.is_text() {
             let path = to.path();
             // the documents that it is made of follow
-            if self.copies.has_made(&path.parent()) && is_made_by_rsync(from, &path) {
+            if self.absent.copies.has_made(&path.parent()) && is_made_by_rsync(from, &path) {
                 return Ok(());
             }
             let text = self.tree.stat(from)?.size.min(MAX_TEXT as u64);
             open.set_whole_len(0)?;
-            self.in_pieces(from, 0..text, |at, piece| {
+            self.arrays.in_pieces(from, 0..text, |at, piece| {
                 open.write_all(self, at, piece, WriteMode::internal())
             })?;
             return open.flush(self);
         }
-        if matches!(to, Node::Dataset(_, GroupFormat::Netcdf)) {
+        if matches!(to.container(), Some((_, GroupFormat::Netcdf))) {
             return open.replace(self, from).map_err(|e| e.context(to.path()));
         }
         let size = self.tree.attributes(&Node::Value(from.clone()))?.size;
@@ -459,28 +133,217 @@ impl Change<'_> {
             let why = format!("{size} bytes can't become a file of {wanted}");
             return Err(Error::new(Kind::System(libc::EPERM), why).context(to.path()));
         }
-        self.in_pieces(from, 0..size, |at, piece| {
+        self.arrays.in_pieces(from, 0..size, |at, piece| {
             open.write_all(self, at, piece, WriteMode::internal())
         })?;
         open.flush(self)
+    }
+}
+
+/// A file or directory that gets another name or form.
+struct MovedNode<'a> {
+    fs: &'a Change<'a>,
+    source: &'a Node,
+}
+
+impl<'a> MovedNode<'a> {
+    fn new(fs: &'a Change<'a>, source: &'a Node) -> Self {
+        MovedNode { fs, source }
+    }
+
+    /// Renames the source to the name `to` of a directory, which `there` has.
+    fn to(&self, there: Option<&Node>, to_directory: &Node, to: &str) -> Result<()> {
+        let mut both = there.into_iter().chain([self.source]);
+        // a view exists as long as its array
+        if both.any(|node| node.nature() == NodeNature::ViewDirectory) {
+            return Err(Error::system(libc::EPERM));
+        }
+        if let Some(key) = self.source.directory() {
+            if let Some(there) = there {
+                let old = there.directory();
+                self.fs
+                    .arrays
+                    .check_empty(old.ok_or_else(|| Error::system(libc::ENOTDIR))?)?;
+            }
+            return self.fs.rename_directory(key, to_directory, to);
+        }
+        match (self.source.value(), there) {
+            (_, Some(there)) if there.directory().is_some() => Err(Error::system(libc::EISDIR)),
+            (Some(from), Some(there)) if there.is_composite() && there.view().is_none() => {
+                self.rename_onto(from, there)
+            }
+            _ if self.source.nature() == NodeNature::Stored => {
+                self.rename_file(self.fs.tree.target(to_directory, to)?, there)
+            }
+            // flat bytes exist as long as their array
+            _ => Err(Error::system(libc::EPERM)),
+        }
+    }
+
+    /// Renames the plain key `from` to a header or container.
+    fn rename_onto(&self, from: &Key, to: &Node) -> Result<()> {
+        self.store_draft()?;
+        match self.fs.copy_onto(from, to) {
+            Err(e) if self.is_early(from, to, &e) => self.rename_early(to),
+            copied => {
+                copied.map_err(|e| self.refused(to, e))?;
+                self.forget_moved()
+            }
+        }
+    }
+
+    /// Returns whether a file that cannot become `to` may be one that a program copies before the
+    /// arrays that it shows.
+    fn is_early(&self, from: &Key, to: &Node, e: &Error) -> bool {
+        let path = to.path();
+        [libc::EPERM, libc::EINVAL, libc::EFBIG].contains(&e.errno())
+            && (self.fs.tree.is_empty_container(to) && !is_temporary(from, &path)
+                || self.fs.absent.copies.has_made(&path.parent()) && is_made_by_rsync(from, &path))
+    }
+
+    /// Renames a file to what is a plain key until the mount shows the same file.
+    fn rename_early(&self, to: &Node) -> Result<()> {
+        self.fs.tree.early.add(to.path());
+        self.rename_file(Target::Plain(to.path()), None)
+    }
+
+    fn rename_file(&self, target: Target, there: Option<&Node>) -> Result<()> {
+        self.store_draft()?;
+        if let (Some(from), Target::Plain(to)) = (self.source.value(), &target)
+            && !matches!(self.fs.tree.encoded_value(from), Ok(Some(_)))
+        {
+            let new = Node::Value(to.clone());
+            self.fs.tree.hierarchy().rename(from, to)?;
+            self.fs.drafts.renamed(from, &new);
+            self.fs.tree.renamed(self.source, &new);
+            self.fs.tree.record_early(to);
+            return Ok(());
+        }
+        self.store_as(&target)?;
+        if let (Target::Plain(_), Some(old)) = (&target, there) {
+            self.fs.tree.removed(old);
+        }
+        self.forget_moved()
+    }
+
+    /// Removes a file whose content is stored under its new name. Later writes through its open
+    /// descriptors fail.
+    fn forget_moved(&self) -> Result<()> {
+        if self.source.value().is_some() {
+            let inode = self.fs.tree.inode(self.source);
+            self.fs
+                .files
+                .matching(|file| file.inode() == inode)
+                .iter()
+                .for_each(|file| file.end_writing());
+            self.fs.drafts.take(&self.source.path());
+        }
+        // a later file with the old name is another file
+        self.fs.tree.became_another(self.source);
+        self.fs.remove(self.source)
+    }
+
+    /// Stores the draft of a plain key in a store without files, because the key is about to be
+    /// renamed.
+    fn store_draft(&self) -> Result<()> {
+        match self.source.value().and_then(|key| self.fs.drafts.get(key)) {
+            Some(draft) => self.fs.flush_draft(&draft),
+            None => Ok(()),
+        }
+    }
+
+    /// Stores the content of a file durably as `target`, in place of the old content, and records
+    /// why if it is refused.
+    fn store_as(&self, target: &Target) -> Result<()> {
+        self.try_store_as(target).inspect_err(|e| {
+            if e.kind() == Kind::Invalid {
+                self.fs.stats.problem(format!("not stored: {e}"));
+            }
+        })
+    }
+
+    fn try_store_as(&self, target: &Target) -> Result<()> {
+        let store = self.fs.store();
+        let moved = match (self.source.value(), target.stored_key()) {
+            (Some(from), Some(to)) => Some((self.fs.tree.find_stat(from)?, to)),
+            _ => None,
+        };
+        if let Some((Some(stat), to)) = &moved
+            && let Some(permissions) = stat.permissions
+        {
+            store.set_file_attribute(to, FileAttribute::NextMode(permissions.mode()))?;
+        }
+        match (self.source.value(), target) {
+            (_, Target::Plain(to)) => {
+                store
+                    .put(to, &FileContent::read(&self.fs.arrays, self.source)?)
+                    .map_err(|e| e.context(to))?;
+                self.fs.drafts.forget(to);
+            }
+            (_, Target::Document(key, file)) => {
+                self.fs.put_document(
+                    key,
+                    *file,
+                    &FileContent::read_up_to(&self.fs.arrays, self.source, MAX_DOCUMENT)?,
+                )?;
+                self.fs.drafts.forget(&key.join(file.name()));
+            }
+            (_, Target::Chunk(array, chunk)) => {
+                self.fs.writer.put_chunk(
+                    array,
+                    *chunk,
+                    &FileContent::read_up_to(
+                        &self.fs.arrays,
+                        self.source,
+                        array.max_size(*chunk)?,
+                    )?,
+                )?;
+                self.fs.drafts.forget(&array.chunk_path(*chunk));
+            }
+            (from, Target::Encoded(value)) => {
+                let file = match from {
+                    Some(from) => self.fs.arrays.copy_of(from)?,
+                    None => self
+                        .fs
+                        .arrays
+                        .file_of(&FileContent::read(&self.fs.arrays, self.source)?)?,
+                };
+                self.fs.writer.replace_encoded(value, &file)?;
+                self.fs.drafts.forget(&value.array.stored_key(value.chunk));
+            }
+            (Some(from), Target::Flat(array)) => self.fs.writer.copy_into(from, array)?,
+            (None, Target::Flat(array)) => {
+                return Err(
+                    Error::invalid("can't become the flat bytes of an array").context(array.key())
+                );
+            }
+        }
+        if let Some((Some(stat), to)) = &moved {
+            let modified = FileAttribute::Modified(Some(stat.modified));
+            if let Err(e) = store.set_file_attribute(to, modified) {
+                log::debug!("{to}: has the time of its storing: {e}");
+            }
+        }
+        store.sync()
     }
 
     /// Records why a file could not be renamed to a container, and returns the error to report.
     /// Removes the file if it is a temporary one, because nothing else would remove it from the
     /// store.
-    fn refused(&self, source: &Node, to: &Node, e: Error) -> Error {
+    fn refused(&self, to: &Node, e: Error) -> Error {
         if ![libc::EPERM, libc::EINVAL].contains(&e.errno()) {
             return e;
         }
         let is_removed =
-            is_temporary(&source.path(), &to.path()) && self.forget_moved(source).is_ok();
+            is_temporary(&self.source.path(), &to.path()) && self.forget_moved().is_ok();
         let removed = if is_removed {
             "; that file was removed: have the program write to another directory"
         } else {
             ""
         };
-        self.stats
-            .problem(format!("{} can't become {e}{removed}", source.path()));
+        self.fs
+            .stats
+            .problem(format!("{} can't become {e}{removed}", self.source.path()));
         Error::new(Kind::System(libc::EPERM), e.message())
     }
 }

@@ -16,11 +16,13 @@
 //!   slowly, gets all of them.
 
 use super::Fs;
+use crate::cache::Cache;
 use std::fmt::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::lock;
+use zarrfs_base::stats::Stats;
 
 /// Extra wait beyond the timeout of one request, so that a sync can report why the request failed.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -37,8 +39,9 @@ const LOOK: Duration = Duration::from_millis(250);
 const MAX_NAMES: usize = 8;
 
 /// The syncs of a mount. One is in flight at a time, on a thread of its own.
-#[derive(Default)]
 pub struct Syncs {
+    cache: Arc<Cache>,
+    stats: Arc<Stats>,
     limit: OnceLock<(Duration, Weak<Fs>)>,
     /// Protects the numbers and the result.
     state: Mutex<SyncState>,
@@ -133,83 +136,20 @@ impl Patience {
     }
 }
 
-impl Fs {
-    /// Sets how long a sync waits for the store. Storing continues afterwards.
-    pub fn limit_syncs(self: &Arc<Self>, limit: Duration) {
-        let _ = self.syncs.limit.set((limit, Arc::downgrade(self)));
+impl Syncs {
+    /// Creates the record of a mount whose chunks are in `cache` and whose requests `stats` counts.
+    pub fn new(cache: Arc<Cache>, stats: Arc<Stats>) -> Self {
+        Syncs {
+            cache,
+            stats,
+            limit: OnceLock::new(),
+            state: Mutex::default(),
+            ended: Condvar::new(),
+        }
     }
 
-    /// Stores everything, as [`flush_all`](super::Change::flush_all) does.
-    ///
-    /// # Errors
-    ///
-    /// An error that names what is not stored: arrays with the number and bytes of their chunks,
-    /// and files.
-    pub fn sync_all(&self) -> Result<()> {
-        let stored = match self.limit() {
-            Some((limit, fs)) => {
-                let deadline = Instant::now() + limit + MARGIN;
-                self.sync_while(limit, &fs, &mut || {
-                    deadline.saturating_duration_since(Instant::now())
-                })
-            }
-            None => self.change().flush_all(),
-        };
-        stored.map_err(|e| match self.unstored_names() {
-            names if names.is_empty() => e,
-            names => e.context(format!("not stored: {names}")),
-        })
-    }
-
-    /// Stores everything before the process ends, in several attempts. If [`Fs::limit_syncs`] was
-    /// called, gives up when nothing could be stored for that time.
-    ///
-    /// # Errors
-    ///
-    /// An error that names what is not stored, as that of [`Fs::sync_all`] does.
-    pub fn sync_at_end(&self) -> Result<()> {
-        let mut limited = self.limit().map(|(limit, fs)| {
-            let patience = Patience::new(limit + MARGIN, self.progress(), Instant::now());
-            (patience, limit, fs)
-        });
-        let mut lost = Ok(());
-        let mut attempts = 1;
-        let stored = loop {
-            let stored = match &mut limited {
-                None => self.change().store_all(),
-                Some((patience, limit, fs)) => self.sync_while(*limit, fs, &mut || {
-                    patience.left(self.progress(), Instant::now())
-                }),
-            };
-            // a later attempt does not report a loss again
-            if stored.as_ref().is_err_and(|e| e.errno() == libc::ESTALE) {
-                lost = lost.and(stored.clone());
-            }
-            // whatever the cause: what is not stored now is lost
-            let pause = match &mut limited {
-                None if attempts == ATTEMPTS => Duration::ZERO,
-                None => PAUSE,
-                Some((patience, ..)) => {
-                    PAUSE.min(patience.left_after_round(self.progress(), Instant::now()))
-                }
-            };
-            if stored.is_ok() || pause.is_zero() {
-                break stored;
-            }
-            std::thread::sleep(pause);
-            attempts += 1;
-        };
-        lost.and(self.take_losses())
-            .and(stored)
-            .map_err(|e| match self.unstored_names() {
-                names if names.is_empty() => e,
-                names => e.context(names),
-            })
-    }
-
-    fn limit(&self) -> Option<(Duration, Arc<Fs>)> {
-        self.syncs
-            .limit
+    fn limited(&self) -> Option<(Duration, Arc<Fs>)> {
+        self.limit
             .get()
             .and_then(|(limit, fs)| Some((*limit, fs.upgrade()?)))
     }
@@ -236,10 +176,10 @@ impl Fs {
         fs: &Arc<Fs>,
         left: &mut dyn FnMut() -> Duration,
     ) -> Result<()> {
-        if self.options.read_only {
+        if fs.options.read_only {
             return Ok(());
         }
-        let mut state = lock(&self.syncs.state);
+        let mut state = lock(&self.state);
         state.waiting += 1;
         let (mut state, ended) = self.wait_for_sync(state, limit, fs, left);
         state.waiting -= 1;
@@ -276,7 +216,7 @@ impl Fs {
                     },
                     limit,
                 );
-                state = lock(&self.syncs.state);
+                state = lock(&self.state);
                 if let Err(e) = begun {
                     return (state, Err(e));
                 }
@@ -284,7 +224,7 @@ impl Fs {
             }
             drop(state);
             let left = left();
-            state = lock(&self.syncs.state);
+            state = lock(&self.state);
             if state.ended >= own {
                 break;
             }
@@ -292,7 +232,6 @@ impl Fs {
                 return (state, Ok(false));
             }
             state = self
-                .syncs
                 .ended
                 .wait_timeout(state, left.min(LOOK))
                 .unwrap_or_else(PoisonError::into_inner)
@@ -301,26 +240,103 @@ impl Fs {
         (state, Ok(true))
     }
 
-    /// Stores everything, and tries again after a failure that may pass, until nothing could be
-    /// stored for `limit`.
-    fn flush_within(&self, limit: Duration) -> Result<()> {
-        let mut patience = Patience::new(limit, self.progress(), Instant::now());
-        loop {
-            let done = self.change().store_all();
-            let left = patience.left_after_round(self.progress(), Instant::now());
-            if !done.as_ref().is_err_and(may_pass) || left.is_zero() {
-                return self.take_losses().and(done);
-            }
-            std::thread::sleep(PAUSE.min(left));
-        }
-    }
-
     fn tried_for(&self, limit: Duration) -> Error {
         let last = self.stats.last_error().map_or_else(String::new, |last| {
             format!("; last error: {}", last.message)
         });
         let message = format!("tried for {:.1} s (--timeout){last}", limit.as_secs_f64());
         Error::new(Kind::System(libc::ETIMEDOUT), message)
+    }
+}
+
+impl RunningSync {
+    /// Stores everything, and tries again after a failure that may pass, until nothing could be
+    /// stored for `limit`.
+    fn flush_within(&self, limit: Duration) -> Result<()> {
+        let mut patience = Patience::new(limit, self.fs.syncs.progress(), Instant::now());
+        loop {
+            let done = self.fs.change().store_all();
+            let left = patience.left_after_round(self.fs.syncs.progress(), Instant::now());
+            if !done.as_ref().is_err_and(may_pass) || left.is_zero() {
+                return self.fs.arrays.take_losses().and(done);
+            }
+            std::thread::sleep(PAUSE.min(left));
+        }
+    }
+}
+
+impl Fs {
+    /// Sets how long a sync waits for the store. Storing continues afterwards.
+    pub fn limit_syncs(self: &Arc<Self>, limit: Duration) {
+        let _ = self.syncs.limit.set((limit, Arc::downgrade(self)));
+    }
+
+    /// Stores everything, as [`flush_all`](super::Change::flush_all) does.
+    ///
+    /// # Errors
+    ///
+    /// An error that names what is not stored: arrays with the number and bytes of their chunks,
+    /// and files.
+    pub fn sync_all(&self) -> Result<()> {
+        let stored = match self.syncs.limited() {
+            Some((limit, fs)) => {
+                let deadline = Instant::now() + limit + MARGIN;
+                self.syncs.sync_while(limit, &fs, &mut || {
+                    deadline.saturating_duration_since(Instant::now())
+                })
+            }
+            None => self.change().flush_all(),
+        };
+        stored.map_err(|e| match self.unstored_names() {
+            names if names.is_empty() => e,
+            names => e.context(format!("not stored: {names}")),
+        })
+    }
+
+    /// Stores everything before the process ends, in several attempts. If [`Fs::limit_syncs`] was
+    /// called, gives up when nothing could be stored for that time.
+    ///
+    /// # Errors
+    ///
+    /// An error that names what is not stored, as that of [`Fs::sync_all`] does.
+    pub fn sync_at_end(&self) -> Result<()> {
+        let mut limited = self.syncs.limited().map(|(limit, fs)| {
+            let patience = Patience::new(limit + MARGIN, self.syncs.progress(), Instant::now());
+            (patience, limit, fs)
+        });
+        let mut lost = Ok(());
+        let mut attempts = 1;
+        let stored = loop {
+            let stored = match &mut limited {
+                None => self.change().store_all(),
+                Some((patience, limit, fs)) => self.syncs.sync_while(*limit, fs, &mut || {
+                    patience.left(self.syncs.progress(), Instant::now())
+                }),
+            };
+            // a later attempt does not report a loss again
+            if stored.as_ref().is_err_and(|e| e.errno() == libc::ESTALE) {
+                lost = lost.and(stored.clone());
+            }
+            // whatever the cause: what is not stored now is lost
+            let pause = match &mut limited {
+                None if attempts == ATTEMPTS => Duration::ZERO,
+                None => PAUSE,
+                Some((patience, ..)) => {
+                    PAUSE.min(patience.left_after_round(self.syncs.progress(), Instant::now()))
+                }
+            };
+            if stored.is_ok() || pause.is_zero() {
+                break stored;
+            }
+            std::thread::sleep(pause);
+            attempts += 1;
+        };
+        lost.and(self.arrays.take_losses())
+            .and(stored)
+            .map_err(|e| match self.unstored_names() {
+                names if names.is_empty() => e,
+                names => e.context(names),
+            })
     }
 
     /// Returns the unstored arrays and files: `a (3 chunks, 2400 bytes), b/.zattrs`.
@@ -374,7 +390,7 @@ fn may_pass(e: &Error) -> bool {
 
 /// Begins a sync on a thread.
 fn begin(mut running: RunningSync, limit: Duration) -> Result<()> {
-    let run = move || running.result = running.fs.flush_within(limit);
+    let run = move || running.result = running.flush_within(limit);
     std::thread::Builder::new().name("sync".into()).spawn(run)?;
     Ok(())
 }

@@ -43,6 +43,13 @@ fn mount_store(store: Arc<dyn Store>, bound: usize, read_only: bool) -> Fs {
     Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
 }
 
+/// Returns a file system that was not used yet, with another tree.
+fn with_tree(fs: Fs, change: impl FnOnce(Tree) -> Tree) -> Fs {
+    drop((fs.arrays, fs.absent, fs.lost));
+    let tree = Arc::try_unwrap(fs.tree).ok().unwrap();
+    Fs::new(change(tree), fs.cache, fs.stats, fs.options).unwrap()
+}
+
 /// A file system over a store with one array, `a`, and the array's expected flat bytes.
 struct Case {
     fs: Fs,

@@ -3,7 +3,7 @@
 //! coordinates in headers, and knows nothing of open files.
 
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile, StoredNode};
+use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile};
 use crate::cache::Cache;
 use lru::LruCache;
 use std::collections::{HashMap, HashSet};
@@ -19,7 +19,7 @@ use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{
     Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
 };
-use zarrfs_store::{Hint, Key, Stat, StoreExt};
+use zarrfs_store::{Hint, Key, Stat, StoreExt, escaped};
 
 mod access;
 mod attributes;
@@ -42,13 +42,14 @@ pub use headers::Headers;
 pub use levels::{EncodedValue, is_partial};
 pub use lookup::{DirectoryKind, ListedNode};
 pub use names::{Name, NameStream};
-pub use node::{ControlFile, Node, View, ViewedFile};
+pub use node::{ControlFile, Node, NodeNature, View, ViewedFile};
 pub use target::Target;
 pub use views::Views;
 
 use early::EarlyFiles;
 use headers::KnownHeaders;
 use live::LiveNodes;
+use node::NodeSource;
 use stored::StoredSizes;
 use walk::Walks;
 
@@ -147,7 +148,7 @@ impl Tree {
     /// ESTALE if the node was removed or the number is unknown.
     pub fn node(&self, inode: u64) -> Result<Arc<Node>> {
         let node = self.named_node(inode)?;
-        if let Node::Directory(key) = &*node
+        if let Some(key) = node.directory()
             && let Some(snapshots) = self.hierarchy.store().capabilities().snapshots
             // a request for the directory itself reports why its branch cannot be looked up
             && let Ok(Some(settled)) = snapshots.settled(key)
@@ -270,10 +271,51 @@ impl Tree {
     ///
     /// The reason if the array is damaged; ESTALE if there is none.
     pub fn array(&self, key: &Key) -> Result<Arc<Array>> {
-        match self.hierarchy.find(key)? {
-            Some(StoredNode::Array(array)) => Ok(array),
-            Some(StoredNode::Damaged(e)) => Err(e),
-            _ => Err(Error::stale()),
+        self.hierarchy.usable_array(key)?.ok_or_else(Error::stale)
+    }
+
+    /// Returns the inode number by which the kernel names the flat bytes of the array at `key`.
+    pub fn flat_inode(&self, key: &Key) -> u64 {
+        self.inode(&Node::Flat(key.clone()))
+    }
+
+    /// Returns the key under which a plain key, a directory, a document or a chunk is stored, if it
+    /// shares that with no other file.
+    pub fn own_key(&self, node: &Node) -> Option<Key> {
+        match node.chunk() {
+            Some((key, name)) => {
+                let (array, chunk) = self.chunk(key, name).ok()?;
+                array.own_key(chunk)
+            }
+            None => node.is_stored().then(|| node.path()),
+        }
+    }
+
+    /// Returns whether a change of a document may change the metadata of the array at `key`. In a
+    /// v2 view of a v3 array, the attributes are part of that metadata.
+    pub fn changes_array(&self, key: &Key, file: MetadataFile) -> Result<bool> {
+        let hierarchy = self.hierarchy();
+        Ok(file.defines_arrays()
+            || hierarchy.cached_array(key).is_some() && hierarchy.shows_as_v2(key)?)
+    }
+
+    /// Returns whether the size of a file is fixed: for flat bytes, headers, containers, and chunks
+    /// unless they hold objects.
+    pub fn has_fixed_size(&self, node: &Node) -> Result<bool> {
+        Ok(match node.chunk() {
+            Some((key, _)) => !self.array(key)?.metadata().has_objects(),
+            None => node.is_generated(),
+        })
+    }
+
+    /// Returns the path of a name in the directory `inode`, or of the inode itself if `name` is
+    /// empty, for the log.
+    pub fn shown_path(&self, inode: u64, name: &str) -> String {
+        match self.node(inode) {
+            Ok(node) if name.is_empty() => node.path().to_string(),
+            Ok(node) => node.path().join(name).to_string(),
+            Err(_) if name.is_empty() => format!("inode {inode}"),
+            Err(_) => format!("inode {inode}/{}", escaped(name)),
         }
     }
 
@@ -281,26 +323,17 @@ impl Tree {
     /// content of the store.
     pub fn revalidate(&self, node: &Node) {
         let store = self.hierarchy.store();
-        match node {
-            // the coordinates of a header lie beside its array
-            Node::Header(key, format) | Node::ViewFile(key, _, ViewedFile::Header(format))
-                if *format != Format::Npy =>
+        match node.source() {
+            NodeSource::Nothing => {}
+            NodeSource::Below(key) => store.forget(&key),
+            NodeSource::Documents(key) => store.hint(Hint::ForgetDocuments(key)),
+            NodeSource::Document(key, MetadataFile::Consolidated) => store.forget(key),
+            NodeSource::Document(key, MetadataFile::Zarr)
+                if self.hierarchy.may_show_inline(key) =>
             {
-                store.forget(&key.parent());
-            }
-            Node::Flat(key) | Node::Chunk(key, _) | Node::Header(key, _) => store.forget(key),
-            Node::ViewFile(key, ..) => store.forget(key),
-            Node::Dataset(key, _) => store.hint(Hint::ForgetDocuments(key)),
-            Node::Metadata(key, MetadataFile::Consolidated) => store.forget(key),
-            Node::Metadata(key, MetadataFile::Zarr) if self.hierarchy.may_show_inline(key) => {
                 store.forget(key)
             }
-            Node::Metadata(key, _) => self.hierarchy.forget_documents(key),
-            Node::Value(key) | Node::Unreadable(key) => store.forget(key),
-            Node::Directory(_)
-            | Node::ViewDirectory(..)
-            | Node::ControlDirectory
-            | Node::Control(_) => {}
+            NodeSource::Document(key, _) => self.hierarchy.forget_documents(key),
         }
     }
 
@@ -419,12 +452,11 @@ impl Tree {
     /// Returns the error for a node that is listed but cannot be read.
     pub fn unreadable(&self, key: &Key) -> Error {
         let parent = key.parent();
-        match self.hierarchy.find(&parent) {
-            Ok(Some(StoredNode::Damaged(e))) => e,
-            _ => self
-                .damage_above(&parent)
-                .unwrap_or_else(|| Error::damaged("is not a regular file").context(key)),
-        }
+        let found = self.hierarchy.find(&parent).ok().flatten();
+        found
+            .and_then(|found| found.usable().err())
+            .or_else(|| self.damage_above(&parent))
+            .unwrap_or_else(|| Error::damaged("is not a regular file").context(key))
     }
 
     /// Returns the extended attributes of a node that `audience` may know, each with its value;

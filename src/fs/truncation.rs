@@ -16,14 +16,13 @@
 //! that are less than a row, or less than a physical value, are therefore no data if nothing else
 //! is written before the close: an array that is resized gets the rows back that it had.
 
-use super::files::flat::holes::stored_chunks;
+use super::Change;
 use super::files::{OpenFile, Seek};
 use super::resize::Added;
-use super::write::{WriteMode, ZEROS};
-use super::{Change, Fs};
-use crate::array::Array;
+use super::tree::Tree;
+use super::write::WriteMode;
 use crate::cache::Wait;
-use crate::fs::tree::{Attributes, Node, View, ViewedFile};
+use crate::fs::tree::{Attributes, Node, View};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,19 +30,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
-use zarrfs_format::grid::ChunkId;
 
 /// Maximum time from the close of a file to the request that releases it. The kernel queues that
 /// request before the close returns, but another thread may take it. If only a duplicate was
 /// closed, the size is known after this time.
 const RELEASE_DELAY: Duration = Duration::from_millis(100);
-
-/// Maximum number of chunks that are looked up one by one before a gap is filled; those of a longer
-/// gap are listed.
-const PROBES: u64 = 256;
-
-/// Maximum number of parts of a chunk written at a time.
-const MAX_PARTS: usize = 4096;
 
 /// What GDAL writes to a file that it creates and will open again.
 const MARK: [u8; 2] = [0, 0];
@@ -267,13 +258,11 @@ impl Truncations {
                 .0;
         }
     }
-}
 
-impl Fs {
     /// Returns attributes with the size that a truncated file has at present.
-    pub(super) fn shown(&self, attributes: Attributes) -> Attributes {
-        self.truncations.settle(attributes.inode);
-        match self.truncations.end(attributes.inode) {
+    pub fn shown(&self, attributes: Attributes) -> Attributes {
+        self.settle(attributes.inode);
+        match self.end(attributes.inode) {
             Some(end) => Attributes {
                 size: end.min(attributes.size),
                 lasting: false,
@@ -285,16 +274,10 @@ impl Fs {
 
     /// Returns how many of the bytes from `offset` on a truncated file has. A chunk file whose new
     /// content is a draft keeps its size for other readers.
-    pub(super) fn readable(
-        &self,
-        handle: u64,
-        file: &dyn OpenFile,
-        offset: u64,
-        len: usize,
-    ) -> usize {
+    pub fn readable(&self, handle: u64, file: &dyn OpenFile, offset: u64, len: usize) -> usize {
         let inode = file.inode();
-        match self.truncations.end(inode) {
-            Some(end) if file.as_chunk().is_none() || self.truncations.is_owner(inode, handle) => {
+        match self.end(inode) {
+            Some(end) if file.as_chunk().is_none() || self.is_owner(inode, handle) => {
                 usize::try_from(end.saturating_sub(offset))
                     .unwrap_or(usize::MAX)
                     .min(len)
@@ -303,29 +286,35 @@ impl Fs {
         }
     }
 
-    /// Returns where data or a hole begins in a file that may be truncated: see `OpenFile::seek`.
-    pub(super) fn seek_in(&self, file: &dyn OpenFile, offset: u64, target: Seek) -> Result<u64> {
-        let Some(end) = self.truncations.end(file.inode()) else {
-            return file.seek(self, offset, target);
+    /// Records that a chunk file was created through the open file `handle`, and returns its
+    /// attributes.
+    pub fn created(&self, handle: u64, attributes: Attributes) -> Attributes {
+        self.truncated(attributes.inode, handle, Some(0), attributes.size);
+        self.shown(attributes)
+    }
+
+    /// Returns where data or a hole begins at or after `offset` in a file that may be truncated;
+    /// `seek` finds it in the whole file.
+    ///
+    /// # Errors
+    ///
+    /// ENXIO at and past the end.
+    pub fn seek(
+        &self,
+        inode: u64,
+        offset: u64,
+        target: Seek,
+        seek: impl FnOnce() -> Result<u64>,
+    ) -> Result<u64> {
+        let Some(end) = self.end(inode) else {
+            return seek();
         };
-        let found = if offset < end {
-            file.seek(self, offset, target)?
-        } else {
-            end
-        };
+        let found = if offset < end { seek()? } else { end };
         match target {
             Seek::Hole if offset < end => Ok(found.min(end)),
             Seek::Data if found < end => Ok(found),
             _ => Err(Error::system(libc::ENXIO)),
         }
-    }
-
-    /// Records that a chunk file was created through the open file `handle`, and returns its
-    /// attributes.
-    pub(super) fn created(&self, handle: u64, attributes: Attributes) -> Attributes {
-        self.truncations
-            .truncated(attributes.inode, handle, Some(0), attributes.size);
-        self.shown(attributes)
     }
 }
 
@@ -425,22 +414,13 @@ impl Change<'_> {
             return self.set_size(inode, end, Some(handle)).map(drop);
         }
         let is_fixed = match self.tree.node(inode) {
-            Ok(node) => self.has_fixed_size(&node)? && !self.is_resized(&node),
+            Ok(node) => self.tree.has_fixed_size(&node)? && !self.options.is_resized(&node),
             Err(_) => false,
         };
         if is_fixed && end > self.whole_attributes(inode)?.size {
             return Err(Error::system(libc::EFBIG));
         }
         Ok(())
-    }
-
-    /// Returns whether the size of a node is that of an array, which programs may change.
-    fn is_resized(&self, node: &Node) -> bool {
-        self.options.resize
-            && matches!(
-                node,
-                Node::Flat(_) | Node::ViewFile(_, View::Unpacked, ViewedFile::Flat)
-            )
     }
 
     /// Sets the size of a file of fixed size, or of flat bytes that are resized, through the open
@@ -467,19 +447,15 @@ impl Change<'_> {
         let file = handle.map(|handle| self.files.get(handle)).transpose()?;
         let through = handle.zip(file.filter(|file| !file.written_arrays().is_empty()));
         let whole = self.whole_attributes(inode)?.size;
-        if self.is_resized(node) {
+        if self.options.is_resized(node) {
             let after = if self.truncations.contains(inode) {
                 Added::Zeros
             } else {
                 Added::FillValue
             };
-            match node {
-                Node::Flat(key) => self.truncate(key, size, after)?,
-                Node::ViewFile(key, ..) => self.truncate_view(key, size, after)?,
-                _ => {}
-            }
+            self.writer.truncate_shown(node, size, after)?;
             if let Some((handle, _)) = through.filter(|_| size < whole || size == 0) {
-                let mark = if size == 0 && self.takes_mark(node)? {
+                let mark = if size == 0 && takes_mark(&self.tree, node)? {
                     Mark::Expected
                 } else {
                     Mark::Data
@@ -501,7 +477,7 @@ impl Change<'_> {
         }
         let end = self.truncations.end(inode).unwrap_or(whole);
         if size < end {
-            let is_marked = size == 0 && matches!(node, Node::ViewFile(_, View::Unpacked, _));
+            let is_marked = size == 0 && matches!(node.view(), Some((_, View::Unpacked)));
             let mark = if is_marked {
                 Mark::Expected
             } else {
@@ -521,20 +497,6 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Returns whether GDAL's mark is less than a row, or a physical value, of an array.
-    fn takes_mark(&self, node: &Node) -> Result<bool> {
-        let Node::Flat(key) = node else {
-            return Ok(matches!(node, Node::ViewFile(..)));
-        };
-        let array = self.tree.array(key)?;
-        let metadata = array.metadata();
-        let rows = metadata.shape.iter().skip(1);
-        let row = rows.fold(metadata.dtype.size() as u64, |n, &len| {
-            n.saturating_mul(len)
-        });
-        Ok(row > MARK.len() as u64)
-    }
-
     /// Gives an array the rows back that it had before GDAL has created its flat bytes, which are
     /// being closed.
     pub(super) fn restore_rows(&self, inode: u64, handle: u64) -> Result<()> {
@@ -542,11 +504,8 @@ impl Change<'_> {
         let Some(size) = before.filter(|_| self.options.resize) else {
             return Ok(());
         };
-        match &*self.tree.node(inode)? {
-            Node::Flat(key) => self.truncate(key, size, Added::FillValue),
-            Node::ViewFile(key, ..) => self.truncate_view(key, size, Added::FillValue),
-            _ => Ok(()),
-        }
+        self.writer
+            .truncate_shown(&*self.tree.node(inode)?, size, Added::FillValue)
     }
 
     /// Ends the truncation of a file that is about to be released: it has its whole size again. The
@@ -557,107 +516,23 @@ impl Change<'_> {
         {
             // the kernel's last page has zeros behind the end
             self.pages.forget(file.inode());
-            self.add_stale_file(file.inode(), false);
+            self.writer.add_stale_file(file.inode(), false);
         }
     }
+}
 
-    /// Writes zeros over flat bytes of an array. Chunks that read as zeros without being stored are
-    /// removed or stay missing, so that the copy of a sparse file is sparse.
-    pub(super) fn zero_flat(
-        &self,
-        array: &Arc<Array>,
-        range: Range<u64>,
-        mode: WriteMode,
-    ) -> Result<()> {
-        let range = range.start..range.end.min(array.size());
-        if range.is_empty() {
-            return Ok(());
-        }
-        let around = array.grid().chunks_around(range.clone());
-        if !array.fill_is_zero() {
-            return around
-                .into_iter()
-                .flatten()
-                .try_for_each(|id| self.zero_chunk(array, ChunkId(id), &range, mode));
-        }
-        // chunks are about to be removed: they must be those of this array
-        array.confirm(false)?;
-        if array.freshness().is_replaced() {
-            return Err(Error::stale().context(array.key()));
-        }
-        let count: u64 = around.iter().map(|chunks| chunks.end - chunks.start).sum();
-        if count > PROBES && array.lists_all() {
-            self.hand_over(array)?;
-            if let Some(stored) = stored_chunks(array) {
-                let mut stored = stored
-                    .into_iter()
-                    .filter(|chunk| around.iter().any(|ids| ids.contains(&chunk.0)));
-                return stored.try_for_each(|chunk| self.zero_chunk(array, chunk, &range, mode));
-            }
-        }
-        for chunk in around.into_iter().flatten().map(ChunkId) {
-            if self.cache.is_dirty(array, chunk) || array.stat_chunk(chunk)?.is_some() {
-                self.zero_chunk(array, chunk, &range, mode)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes zeros over the rows that a write behind the end of a truncated file has added to an
-    /// array before it.
-    pub(super) fn fill_added(
-        &self,
-        array: &Arc<Array>,
-        gap: Range<u64>,
-        mode: WriteMode,
-    ) -> Result<()> {
-        let is_gap = self.truncations.contains(mode.inode) && !array.fill_is_zero();
-        if is_gap {
-            self.zero_flat(array, gap, mode)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Writes zeros over the bytes of a chunk that lie in `range` of the flat array.
-    fn zero_chunk(
-        &self,
-        array: &Arc<Array>,
-        chunk: ChunkId,
-        range: &Range<u64>,
-        mode: WriteMode,
-    ) -> Result<()> {
-        let grid = array.grid();
-        let is_whole = grid
-            .next_in_chunk(chunk, 0)
-            .is_some_and(|first| first >= range.start)
-            && grid.next_in_chunk(chunk, range.end).is_none();
-        if is_whole && array.fill_is_zero() {
-            return self.erase_chunk(array, chunk).map(drop);
-        }
-        let mut parts = Vec::new();
-        let mut at = range.start;
-        while let Some(flat) = grid
-            .next_in_chunk(chunk, at)
-            .filter(|&flat| flat < range.end)
-        {
-            let end = range.end.min(flat + ZEROS.len() as u64);
-            let Some(run) = grid.runs(flat..end).next() else {
-                break;
-            };
-            parts.push((run.offset, &ZEROS[..run.len]));
-            at = flat + run.len as u64;
-            if parts.len() == MAX_PARTS {
-                self.write_parts(array, chunk, &parts, mode)?;
-                parts.clear();
-            }
-        }
-        if parts.is_empty() {
-            Ok(())
-        } else {
-            self.write_parts(array, chunk, &parts, mode).map(drop)
-        }
-    }
+/// Returns whether GDAL's mark is less than a row, or a physical value, of an array.
+fn takes_mark(tree: &Tree, node: &Node) -> Result<bool> {
+    let Some(key) = node.flat() else {
+        return Ok(node.view().is_some());
+    };
+    let array = tree.array(key)?;
+    let metadata = array.metadata();
+    let rows = metadata.shape.iter().skip(1);
+    let row = rows.fold(metadata.dtype.size() as u64, |n, &len| {
+        n.saturating_mul(len)
+    });
+    Ok(row > MARK.len() as u64)
 }
 
 #[cfg(test)]

@@ -2,17 +2,15 @@
 //! other files that a write makes stale. Flat bytes and chunk files have a fixed size, as a block
 //! device has.
 
-use super::Fs;
+use super::arrays::WrittenArrays;
 use super::page_guards::{GuardId, HeldGuards};
-use super::write_record::WriteRecord;
 use crate::array::Array;
 use crate::cache::{Creates, Part, Ranges, Wait};
-use crate::fs::tree::Node;
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
-use zarrfs_base::memory::{self, lock};
+use zarrfs_base::memory::{self};
 use zarrfs_format::grid::{Block, ChunkId};
 use zarrfs_format::layout;
 use zarrfs_format::metadata::Order;
@@ -28,41 +26,8 @@ pub struct StalePages {
     pub inode: u64,
     /// Whether the current request is answered only after the pages are dropped.
     pub is_awaited: bool,
-    /// Guards to be removed once the pages are dropped: see [`Fs::pages_dropped`].
+    /// Guards to be removed once the pages are dropped: see [`WrittenArrays::pages_dropped`].
     pub guards: Vec<GuardId>,
-}
-
-/// The changes that one request makes. What may make pages of other files stale is a method of this
-/// type, which collects these files. It sees all of the file system.
-pub struct Change<'a> {
-    fs: &'a Fs,
-    /// The files whose pages the kernel has to drop. Each request has a list of its own, so that
-    /// none waits for the pages of another. A failed request has one, too.
-    stale: RefCell<Vec<StalePages>>,
-}
-
-impl Drop for Change<'_> {
-    /// The next request gets the files that no request has taken. Some changes belong to no
-    /// request, such as a sync at the end of an idle time. If this dropped their list, its guards
-    /// would stay for ever.
-    fn drop(&mut self) {
-        let left = self.stale.take();
-        if left.is_empty() {
-            return;
-        }
-        let mut unsent = lock(&self.fs.unsent_stale_pages);
-        for stale in left {
-            unsent.entry(stale.inode).or_default().extend(stale.guards);
-        }
-    }
-}
-
-impl Deref for Change<'_> {
-    type Target = Fs;
-
-    fn deref(&self) -> &Fs {
-        self.fs
-    }
 }
 
 /// The origin of written bytes, and whether the write may wait.
@@ -97,49 +62,34 @@ impl WriteMode {
     }
 }
 
-impl Fs {
-    /// Begins the changes of a request.
-    pub fn change(&self) -> Change<'_> {
-        Change {
-            fs: self,
+/// Writes to arrays for one request, and collects the files whose pages the kernel has to drop.
+pub struct ArrayWriter<'a> {
+    arrays: &'a WrittenArrays,
+    /// Each request has a list of its own, so that none waits for the pages of another. A failed
+    /// request has one, too.
+    stale: RefCell<Vec<StalePages>>,
+}
+
+impl Deref for ArrayWriter<'_> {
+    type Target = WrittenArrays;
+
+    fn deref(&self) -> &WrittenArrays {
+        self.arrays
+    }
+}
+
+impl<'a> ArrayWriter<'a> {
+    /// Begins the writes of a request.
+    pub fn new(arrays: &'a WrittenArrays) -> Self {
+        ArrayWriter {
+            arrays,
             stale: RefCell::default(),
         }
     }
 
-    /// Returns the files with stale pages of changes that ended without a request, once.
-    pub fn take_unsent_stale_pages(&self) -> Vec<StalePages> {
-        let unsent = std::mem::take(&mut *lock(&self.unsent_stale_pages));
-        unsent
-            .into_iter()
-            .map(|(inode, guards)| StalePages {
-                inode,
-                is_awaited: false,
-                guards,
-            })
-            .collect()
-    }
-
-    /// Calls `write`, which writes to the array through a file, and adds it to the record of the
-    /// file, whether it fails or not. A page of a map may come from any open file of the array, so
-    /// each of them gets the record.
-    pub(super) fn write_recorded<T>(
-        &self,
-        record: &WriteRecord,
-        array: &Arc<Array>,
-        mode: WriteMode,
-        write: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let losses = array.freshness().losses();
-        let written = write();
-        record.add(array, losses);
-        if mode.mapped {
-            let others = self
-                .files
-                .matching(|file| file.written_arrays().contains(array.key()));
-            let records = others.iter().filter_map(|file| file.write_record());
-            records.for_each(|record| record.add(array, losses));
-        }
-        written
+    /// Takes the files whose pages the kernel must drop because of what was changed so far.
+    pub fn take_stale(&self) -> Vec<StalePages> {
+        self.stale.take()
     }
 
     /// Guards parts of a chunk that are about to be written through a file against the pages of the
@@ -160,7 +110,7 @@ impl Fs {
         let flat = if mode.is_flat {
             mode.inode
         } else {
-            self.flat_inode(array.key())
+            self.tree.flat_inode(array.key())
         };
         if mode.inode != flat && !others.contains(&flat) {
             others.push(flat);
@@ -181,21 +131,65 @@ impl Fs {
             .collect()
     }
 
-    fn flat_inode(&self, array: &Key) -> u64 {
-        self.tree.inode(&Node::Flat(array.clone()))
+    /// Removes a chunk from the store and from the cache. Returns whether there was one.
+    pub(super) fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
+        let was_written = self.cache.is_dirty(array, chunk);
+        self.guard_chunk(array, chunk);
+        // do this without the chunk's lock: it waits for a write-back, which takes that lock
+        self.cache.discard_chunk(array, chunk);
+        let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
+        self.cache.record_erased(array, chunk);
+        // another reader may have loaded the chunk meanwhile
+        self.cache.discard_chunk(array, chunk);
+        Ok(erased? || was_written)
     }
 
-    /// Removes guards after the kernel has written back and dropped the pages that they guard
-    /// against.
-    pub fn pages_dropped(&self, guards: &[GuardId]) {
-        self.guards.remove(guards);
+    /// Stores the dirty chunks of an array. If its filters are lossy, the kernel drops the pages of
+    /// `data.raw`: later reads return the values that the filters have kept.
+    pub(super) fn flush_array(&self, array: &Array) -> Result<()> {
+        let done = self.cache.flush_array(array);
+        self.add_rounded(array);
+        done
     }
-}
 
-impl Change<'_> {
-    /// Takes the files whose pages the kernel must drop because of what was changed so far.
-    pub fn take_stale_pages(&self) -> Vec<StalePages> {
-        self.stale.take()
+    /// Stores the dirty chunks of an array as [`Self::flush_array`] does, except that those of an
+    /// object may wait there for others. Programs close chunk files one by one, and each close
+    /// would store the whole object.
+    pub(super) fn hand_over(&self, array: &Array) -> Result<()> {
+        let done = self.cache.hand_over(array);
+        self.add_rounded(array);
+        done
+    }
+
+    fn add_rounded(&self, array: &Array) {
+        if array.is_lossy() && array.freshness().writes() > 0 {
+            self.add_stale(array.key(), true);
+        }
+    }
+
+    /// Writes a file over the flat bytes of an array, and stores them.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL, with nothing written, if the file has another size.
+    pub(super) fn copy_into(&self, from: &Key, array: &Arc<Array>) -> Result<()> {
+        let size = self.tree.stat(from)?.size;
+        if size != array.size() {
+            let why = format!(
+                "{size} bytes can't become the {} of an array's flat bytes",
+                array.size()
+            );
+            return Err(Error::invalid(why).context(array.key()));
+        }
+        array.writable()?;
+        let _writing = self.resizing.writing_to(array)?;
+        self.in_pieces(from, 0..size, |at, piece| {
+            Ok(self
+                .write_flat(array, at, piece, WriteMode::internal())?
+                .unwrap_or_default())
+        })?;
+        let stored = self.cache.flush_array(array);
+        self.with_losses(array.key(), stored)
     }
 
     /// Writes flat bytes and returns their number. Returns `None` if that takes the store or a wait
@@ -226,7 +220,7 @@ impl Change<'_> {
     }
 
     /// Writes bytes of a chunk in the array's own order. Returns `false` where
-    /// [`Change::write_flat`] returns `None`.
+    /// [`ArrayWriter::write_flat`] returns `None`.
     pub(super) fn write_chunk_bytes(
         &self,
         array: &Arc<Array>,
@@ -317,7 +311,7 @@ impl Change<'_> {
     pub(super) fn guard_chunk(&self, array: &Arc<Array>, chunk: ChunkId) {
         let whole = Ranges::from(0..array.grid().chunk_size(chunk));
         let mut guards = self.guards.lock(array.key());
-        let flat = self.flat_inode(array.key());
+        let flat = self.tree.flat_inode(array.key());
         let mut others = guards.other_writers(array.key(), 0);
         others.retain(|other| *other != flat);
         others.push(flat);
@@ -334,10 +328,10 @@ impl Change<'_> {
     /// Makes the kernel drop its pages of an array's `data.raw`: before the request is answered if
     /// `is_awaited`, else later.
     pub(super) fn add_stale(&self, array: &Key, is_awaited: bool) {
-        self.add_stale_file(self.flat_inode(array), is_awaited);
+        self.add_stale_file(self.tree.flat_inode(array), is_awaited);
     }
 
-    /// Makes the kernel drop its pages of a file, as [`Change::add_stale`] does.
+    /// Makes the kernel drop its pages of a file, as [`ArrayWriter::add_stale`] does.
     pub(super) fn add_stale_file(&self, inode: u64, is_awaited: bool) {
         self.stale.borrow_mut().push(StalePages {
             inode,

@@ -195,7 +195,7 @@ impl Notices {
                 files.remove(&inode);
             }
             drop(files);
-            self.fs.pages_dropped(&done.guards);
+            self.fs.arrays().pages_dropped(&done.guards);
             done.replies.iter().for_each(|reply| reply.count());
         }
     }

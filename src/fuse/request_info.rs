@@ -119,7 +119,7 @@ impl RequestInfo {
         let mut line = format!(
             "{} {}",
             self.operation,
-            fs.shown_path(self.inode, &self.name)
+            fs.tree().shown_path(self.inode, &self.name)
         );
         if let Some((offset, len)) = self.range {
             line.push_str(&format!(" offset {offset} length {len}"));

@@ -91,7 +91,9 @@ impl Filesystem for FuseServer {
         let Some(request) = RequestInfo::of_name("lookup", parent, name) else {
             return reply.error(Errno::ENOENT);
         };
-        if self.fs.hides(parent.0, &request.name, asker.pid()) {
+        let absent = self.fs.absent_names();
+        absent.looked_up_by(parent.0, &request.name, asker.pid());
+        if absent.contains(parent.0, &request.name) {
             return reply.error(Errno::ENOENT);
         }
         let options = self.options.clone();
@@ -205,7 +207,7 @@ impl Filesystem for FuseServer {
                     kernel.forget_attributes(inode);
                 }
                 if for_writing {
-                    fs.record_writer(inode.0);
+                    fs.absent_names().record_writer(inode.0);
                 }
                 if truncates {
                     let sized = fs.set_size(inode.0, 0, Some(opened.handle));
@@ -216,7 +218,7 @@ impl Filesystem for FuseServer {
                 }
                 let past_pages = is_write_only
                     && opened.pages != KernelPages::None
-                    && fs.write_past_pages(opened.handle);
+                    && fs.files().write_past_pages(opened.handle);
                 Ok((past_pages, opened))
             });
             finish(done, reply, |reply, (past_pages, opened)| {
@@ -283,10 +285,10 @@ impl Filesystem for FuseServer {
         let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         // the kernel sends no fsync for such a write; O_SYNC contains the bit of O_DSYNC
         let is_synced = modes.0 & libc::O_DSYNC != 0 && !is_mapped;
-        let is_flat = self.fs.is_flat(handle);
+        let is_flat = self.fs.files().is_flat(handle);
         let drops_again = is_flat
             && !is_mapped
-            && (notices.were_dropped(inode.0) || self.fs.leaves_stale_pages(handle));
+            && (notices.were_dropped(inode.0) || self.fs.files().leaves_stale_pages(handle));
         let answer = move |written, stale: Vec<StalePages>| {
             // other writes must be answered first: the kernel holds their pages until then, and a
             // notification waits for the pages
@@ -343,7 +345,7 @@ impl Filesystem for FuseServer {
         let thread = asker.pid();
         self.store_file(RequestInfo::of("flush", inode), handle, reply, move |fs| {
             let stored = fs.flush(handle.0);
-            fs.closed_by(inode.0, thread);
+            fs.absent_names().closed_by(inode.0, thread);
             stored
         });
     }
@@ -518,7 +520,13 @@ impl Filesystem for FuseServer {
             reply,
             move |fs, request| {
                 let created = fs.create(parent.0, &request.name, exclusive, truncate, mode)?;
-                fs.created_by(parent.0, &request.name, created.0.inode, thread, exclusive);
+                fs.absent_names().created_by(
+                    parent.0,
+                    &request.name,
+                    created.0.inode,
+                    thread,
+                    exclusive,
+                );
                 Ok(created)
             },
             move |reply, (attributes, opened)| {
@@ -582,7 +590,7 @@ impl Filesystem for FuseServer {
         let request = RequestInfo::of_name("mkdir", parent, name);
         self.create_entry(request, reply, move |fs, request| {
             let made = fs.make_directory(parent.0, &request.name, mode)?;
-            fs.made_by(parent.0, &request.name, thread);
+            fs.absent_names().made_by(parent.0, &request.name, thread);
             Ok(made)
         });
     }

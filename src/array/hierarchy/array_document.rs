@@ -5,9 +5,7 @@
 use super::document::{ATTEMPTS, contended, needs_migration, refused};
 use super::resize::OutsideElements;
 use super::written_array::WrittenArray;
-use super::{
-    ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, REMOVED, StoredNode,
-};
+use super::{ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, REMOVED};
 use crate::array::{Array, ArrayEntry, Scratch};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
@@ -158,8 +156,8 @@ impl Hierarchy {
     fn check_vacant(&self, key: &Key, document: &Key, metadata: &ArrayMetadata) -> Result<()> {
         match self.find(key)? {
             None => return Err(Error::not_found("no such group").context(key)),
-            Some(StoredNode::Group) if key.is_root() => {}
-            Some(StoredNode::Group) => self.check_new_name(key)?,
+            Some(node) if node.is_group() && key.is_root() => {}
+            Some(node) if node.is_group() => self.check_new_name(key)?,
             Some(_) => return Err(Error::system(libc::ENOTDIR).context(key)),
         }
         for entry in self.list(key)? {
@@ -173,7 +171,7 @@ impl Hierarchy {
             };
             let is_level = metadata.separator == Some(Separator::Slash)
                 && is_level_name
-                && matches!(self.find(&below)?, Some(StoredNode::Group));
+                && self.is_group(&below)?;
             if entry.kind == EntryKind::Prefix && !is_level {
                 let message = format!(
                     "{:?} stands below: an array can't hold groups or arrays",
@@ -275,13 +273,13 @@ impl Hierarchy {
     /// Checks that no array stands at `key`, except one that was removed and has no chunks.
     pub(super) fn check_no_array(&self, key: &Key, document: &Key) -> Result<()> {
         let which = match self.find(key)? {
-            Some(StoredNode::Array(array)) => {
-                if self.lost_document(key)? && !self.has_chunks(&array)? {
+            Some(node) if node.is_array() => match node.array() {
+                Some(array) if self.lost_document(key)? && !self.has_chunks(&array)? => {
                     return Ok(());
                 }
-                ""
-            }
-            Some(StoredNode::Damaged(_)) => ", a damaged one",
+                Some(_) => "",
+                None => ", a damaged one",
+            },
             _ => return self.check_directory(key),
         };
         let message = format!("an array stands here{which}: remove it first");

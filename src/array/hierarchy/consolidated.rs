@@ -5,7 +5,7 @@
 //! kept. What a mount shows is in [`shown_consolidated`](super::shown_consolidated).
 
 use super::document::{refused, size_limit};
-use super::{DocumentFormat, Hierarchy, MetadataDocument, NodeUse, StoredNode};
+use super::{DocumentFormat, Hierarchy, MetadataDocument, NodeUse};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -46,7 +46,7 @@ impl Hierarchy {
     pub(super) fn put_consolidated(&self, key: &Key, text: &[u8]) -> Result<()> {
         let document = key.join(ZMETADATA);
         json::check_object(text).map_err(|e| refused(&document, e))?;
-        if !matches!(self.find(key)?, Some(StoredNode::Group)) {
+        if !self.is_group(key)? {
             return Err(Error::invalid("only a group has one").context(document));
         }
         let format = if self.shows_as_v2(key)? {
@@ -68,7 +68,7 @@ impl Hierarchy {
     /// There is no group at `key`, or the documents exceed the size limit.
     pub fn write_consolidated(&self, key: &Key) -> Result<Vec<String>> {
         let _lock = self.lock_for_change(&[key])?;
-        if !matches!(self.find(key)?, Some(StoredNode::Group)) {
+        if !self.is_group(key)? {
             return Err(
                 Error::invalid("not a group: only a group has consolidated metadata").context(key),
             );
@@ -189,7 +189,7 @@ impl Hierarchy {
             return Ok(());
         }
         self.visit_below(key, NodeUse::Description, &mut |node, found| {
-            if matches!(found, StoredNode::Value | StoredNode::Other) {
+            if !found.is_directory() {
                 return Ok(());
             }
             let below = node.relative_to(key).unwrap_or_default();

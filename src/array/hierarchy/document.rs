@@ -2,8 +2,7 @@
 //! its stored form, and stored by one put. A refused document changes nothing.
 
 use super::{
-    DocumentFormat, DocumentKind, Hierarchy, MetadataFile, REMOVED, ShownFormat, StoredNode,
-    Unmarked,
+    DocumentFormat, DocumentKind, Hierarchy, MetadataFile, REMOVED, ShownFormat, Unmarked,
 };
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json::{self, Map, Object, Value};
@@ -282,10 +281,8 @@ impl Hierarchy {
     /// Checks that there is a group or array at `key`.
     pub(super) fn check_directory(&self, key: &Key) -> Result<()> {
         match self.find(key)? {
-            Some(StoredNode::Group | StoredNode::Array(_) | StoredNode::Damaged(_)) => Ok(()),
-            Some(StoredNode::Value | StoredNode::Other) => {
-                Err(Error::system(libc::ENOTDIR).context(key))
-            }
+            Some(node) if node.is_directory() => Ok(()),
+            Some(_) => Err(Error::system(libc::ENOTDIR).context(key)),
             None => Err(Error::not_found("no such group or array").context(key)),
         }
     }

@@ -204,7 +204,7 @@ impl Hierarchy {
         match moved {
             StoredNode::Value => return self.rename_value(from, to),
             StoredNode::Other => return Err(Error::invalid("is not a regular file").context(from)),
-            StoredNode::Group | StoredNode::Array(_) | StoredNode::Damaged(_) => {}
+            _ => {}
         }
         self.check_new_name(to)?;
         if self.find(to)?.is_some() {
@@ -257,7 +257,7 @@ impl Hierarchy {
                 }
                 check_name(to)?;
             }
-            Some(StoredNode::Group | StoredNode::Damaged(_)) => check_name(to)?,
+            Some(node) if node.is_directory() => check_name(to)?,
             Some(_) => return Err(Error::system(libc::ENOTDIR).context(to.parent())),
             None => return Err(Error::not_found("no such directory").context(to.parent())),
         }
@@ -279,7 +279,7 @@ impl Hierarchy {
             Ok(())
         })?;
         for (node, found) in nodes.into_iter().rev() {
-            if let StoredNode::Array(array) = found {
+            if let Some(array) = found.array() {
                 erase_chunks(&array, &mut |name| self.delete(&node.join(name)).map(drop))?;
             }
             if node.is_root() {
@@ -299,13 +299,11 @@ impl Hierarchy {
         check_name(key)?;
         match self.find(&key.parent())? {
             None => return Err(Error::not_found("no such group").context(key.parent())),
-            Some(StoredNode::Value | StoredNode::Other) => {
-                return Err(Error::system(libc::ENOTDIR).context(key.parent()));
-            }
-            Some(_) => {}
+            Some(node) if node.is_directory() => {}
+            Some(_) => return Err(Error::system(libc::ENOTDIR).context(key.parent())),
         }
         for above in self.upwards(&key.parent()) {
-            if let Some(StoredNode::Array(_) | StoredNode::Damaged(_)) = self.find(&above)? {
+            if self.is_array(&above)? {
                 let inside =
                     format!("{key}: inside the array {above}, which holds no groups or arrays");
                 return Err(Error::system(libc::EPERM).context(inside));

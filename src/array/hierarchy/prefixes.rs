@@ -148,7 +148,7 @@ impl Hierarchy {
                 .admit(&key)
                 .and_then(|()| self.find_for(&key, used))
                 .and_then(|place| match place {
-                    Some(StoredNode::Group) => Ok(Some((StoredNode::Group, self.prefixes(&key)?))),
+                    Some(place) if place.is_group() => Ok(Some((place, self.prefixes(&key)?))),
                     place => Ok(place.map(|place| (place, Prefixes::default()))),
                 });
             match found {

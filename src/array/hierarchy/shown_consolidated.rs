@@ -3,7 +3,7 @@
 
 use super::consolidated::ConsolidatedText;
 use super::consolidated_spelling::spelled_like;
-use super::{DocumentFormat, Hierarchy, MetadataDocument, NodeUse, ShownFormat, StoredNode};
+use super::{DocumentFormat, Hierarchy, MetadataDocument, NodeUse, ShownFormat};
 use zarrfs_base::error::{Kind, Result};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
@@ -43,9 +43,9 @@ impl Hierarchy {
                 let inside = self.permissions_inside(place);
                 granted = both(granted, Some(inside.unwrap_or(Permissions::OWNER_ONLY)));
             }
-            let defining = match node {
-                StoredNode::Array(_) => ZARRAY,
-                StoredNode::Group => ZGROUP,
+            let defining = match node.usable() {
+                Ok(Some(_)) => ZARRAY,
+                Ok(None) if node.is_group() => ZGROUP,
                 _ => return Ok(()),
             };
             for name in [defining, ZATTRS] {
@@ -121,8 +121,9 @@ impl Hierarchy {
         let mut inline = ConsolidatedText::new(DocumentFormat::V3);
         let mut hidden = Vec::<Key>::new();
         let added = self.visit_below(key, NodeUse::Description, &mut |place, node| {
-            let is_node = matches!(node, StoredNode::Array(_) | StoredNode::Group) && place != key;
-            if !is_node
+            let is_usable = node.is_directory() && node.usable().is_ok();
+            if !is_usable
+                || place == key
                 || hidden
                     .iter()
                     .any(|above| place.relative_to(above).is_some())

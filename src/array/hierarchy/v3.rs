@@ -4,7 +4,7 @@
 
 use super::format::attributes_member;
 use super::shown::respelled;
-use super::{DocumentFormat, Hierarchy, MetadataDocument, ShownFormat, StoredNode, is_foreign};
+use super::{DocumentFormat, Hierarchy, MetadataDocument, ShownFormat, is_foreign};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json;
 use zarrfs_base::memory::lock;
@@ -157,7 +157,7 @@ impl Hierarchy {
                 node::without_consolidated(&document.text).map_err(|e| e.context(&found.key))?;
             return MetadataDocument::made(text, document.stat).map(Some);
         }
-        let Some(StoredNode::Array(array)) = self.find(key)? else {
+        let Some(array) = self.find(key)?.and_then(|node| node.array()) else {
             return self.stored_within(&found.key, MAX_CONSOLIDATED);
         };
         let Some(document) = self.stored(&found.key)? else {
@@ -209,7 +209,7 @@ impl Hierarchy {
     /// chunks: the program that created the array encodes its chunks itself, and keeps doing so
     /// after a mount has shown other documents.
     pub fn shows_stored_keys(&self, key: &Key) -> bool {
-        let Ok(Some(StoredNode::Array(array))) = self.find(key) else {
+        let Ok(Some(array)) = self.usable_array(key) else {
             return false;
         };
         let metadata = array.metadata();

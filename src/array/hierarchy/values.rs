@@ -2,7 +2,7 @@
 //! and arrays, breadth-first, then everything else. Readers of the archive find the hierarchy
 //! without a look at the chunks.
 
-use super::{DOCUMENTS, Hierarchy, NodeUse, OWN, REMOVED, StoredNode, too_much};
+use super::{DOCUMENTS, Hierarchy, NodeUse, OWN, REMOVED, too_much};
 use std::collections::HashSet;
 use std::vec::IntoIter;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -104,14 +104,15 @@ impl Hierarchy {
             NodeUse::Chunks
         };
         self.visit_below(&Key::root(), used, &mut |key, node| {
-            match node {
-                StoredNode::Group | StoredNode::Array(_) => {}
-                // the bytes of documents and chunks are copied, whatever they mean
-                StoredNode::Damaged(e)
-                    if self.store.lists_all()
-                        && matches!(e.kind(), Kind::Damaged | Kind::Unsupported) => {}
-                StoredNode::Damaged(e) => return Err(e.clone()),
-                StoredNode::Value | StoredNode::Other => return Ok(()),
+            if !node.is_directory() {
+                return Ok(());
+            }
+            // the bytes of documents and chunks are copied, whatever they mean
+            if let Err(e) = node.usable()
+                && !(self.store.lists_all()
+                    && matches!(e.kind(), Kind::Damaged | Kind::Unsupported))
+            {
+                return Err(e);
             }
             found.push(key)
         })?;

@@ -161,11 +161,13 @@ fn file_system(
 fn set_facts(fs: &Fs, plan: &MountPlan) {
     let log = &plan.args.log;
     let everyone = Audience::Everyone;
-    fs.set_fact("options", plan.options, Audience::Owner);
-    fs.set_fact("log", log.destination(plan.foreground), everyone);
-    fs.set_fact(LOG_LEVEL, logger::shown(log.level()), everyone);
-    fs.set_fact("build", version::build(), everyone);
-    fs.set_fact("features", version::features(), everyone);
+    fs.facts().set("options", plan.options, Audience::Owner);
+    fs.facts()
+        .set("log", log.destination(plan.foreground), everyone);
+    fs.facts()
+        .set(LOG_LEVEL, logger::shown(log.level()), everyone);
+    fs.facts().set("build", version::build(), everyone);
+    fs.facts().set("features", version::features(), everyone);
 }
 
 /// Returns what the daemon needs while it serves.

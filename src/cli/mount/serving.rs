@@ -179,7 +179,8 @@ fn start_session(
                 // not before: it would end a connection that another daemon serves
                 args.sandbox
                     .start_guard(sandbox, &opened.needs, mountpoint)?;
-                fs.set_fact("sandbox", &*sandbox.description, Audience::Everyone);
+                fs.facts()
+                    .set("sandbox", &*sandbox.description, Audience::Everyone);
                 sandbox.enter(mountpoint)
             };
             serve(fs.clone(), &mut mountpoint, options, before).map_err(|e| match e.errno() {

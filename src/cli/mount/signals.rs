@@ -63,7 +63,7 @@ fn is_carried_out(fs: &Arc<Fs>, signal: c_int) -> bool {
         SIGHUP => logger::reopen(),
         SIGUSR1 | SIGUSR2 => {
             let level = logger::shown(logger::change_level(signal == SIGUSR1));
-            fs.set_fact(LOG_LEVEL, level, Audience::Everyone);
+            fs.facts().set(LOG_LEVEL, level, Audience::Everyone);
         }
         SIGXCPU => store_before_kill(fs.clone()),
         _ => return false,

@@ -91,7 +91,8 @@ impl StatisticsListener {
     pub fn serve(self, fs: Arc<Fs>) -> Result<()> {
         log::info!("statistics at http://{}/metrics", self.address);
         let address = self.address.to_string();
-        fs.set_fact("metrics_address", address, Audience::Everyone);
+        fs.facts()
+            .set("metrics_address", address, Audience::Everyone);
         let server = Arc::new(StatisticsServer {
             fs,
             host: self.host,

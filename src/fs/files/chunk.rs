@@ -18,10 +18,13 @@ use super::draft::Draft;
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::{ChunkPart, FoundBytes, Wait};
+use crate::fs::WrittenArrays;
+use crate::fs::tree::Tree;
 use crate::fs::tree::{Attributes, Node, chunk_named};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
+use created::CreatedChunks;
 use draft::ChunkDraft;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -105,7 +108,10 @@ impl ChunkFile {
         let Some(array) = self.array.latest_if(fs, wait)? else {
             return Ok(FoundBytes::MustWait);
         };
-        match fs.read_chunk(&array, &self.name, offset, len, wait, out) {
+        match fs
+            .arrays
+            .read_chunk(&array, &self.name, offset, len, wait, out)
+        {
             Err(e) if e.errno() == libc::ESTALE && fs.created_chunks.contains(&self.path()) => {
                 let size = array.grid().chunk_size(self.chunk(&array)?) as u64;
                 let end = offset.saturating_add(len as u64).min(size);
@@ -169,8 +175,9 @@ impl ChunkFile {
                 return Ok(Some(data.len()));
             }
         }
-        let written = fs.write_recorded(&self.record, array, mode, || {
-            fs.write_chunk_bytes(array, chunk, offset as usize, data, mode)
+        let written = fs.files.write_recorded(&self.record, array, mode, || {
+            fs.writer
+                .write_chunk_bytes(array, chunk, offset as usize, data, mode)
         })?;
         if written {
             self.is_written.store(true, Ordering::Relaxed);
@@ -198,8 +205,8 @@ impl ChunkFile {
         }
         let mut bytes = memory::zeroed(array.grid().chunk_size(chunk))?;
         array.fill(&mut bytes, 0);
-        fs.write_recorded(&self.record, array, mode, || {
-            fs.write_chunk_bytes(array, chunk, 0, &bytes, mode)
+        fs.files.write_recorded(&self.record, array, mode, || {
+            fs.writer.write_chunk_bytes(array, chunk, 0, &bytes, mode)
         })
     }
 
@@ -233,7 +240,7 @@ impl ChunkFile {
             }
         }
         drop(slot);
-        fs.hand_over(&*self.array.latest(fs)?)
+        fs.writer.hand_over(&*self.array.latest(fs)?)
     }
 
     /// Stores a chunk of fill values for a created file. It stays a draft: a shell closes the file
@@ -242,7 +249,7 @@ impl ChunkFile {
         let array = self.write_latest(fs, |array, chunk| {
             self.fill(fs, array, chunk, WriteMode::internal())
         })?;
-        fs.hand_over(&array)?;
+        fs.writer.hand_over(&array)?;
         let stat = array.stat_chunk(self.chunk(&array)?)?;
         (draft.is_created, draft.filled) = (false, stat.map(|stat| stat.version));
         Ok(())
@@ -259,10 +266,13 @@ impl ChunkFile {
         let Some(content) = draft.content().transpose()? else {
             return self.refuse_draft(fs, &array, draft);
         };
-        match fs.is_encoded(&array, chunk, &content) {
-            Ok(true) => fs.write_recorded(&self.record, &array, WriteMode::internal(), || {
-                fs.put_encoded(&array, chunk, &content)
-            }),
+        match fs.arrays.is_encoded(&array, chunk, &content) {
+            Ok(true) => {
+                fs.files
+                    .write_recorded(&self.record, &array, WriteMode::internal(), || {
+                        fs.writer.put_encoded(&array, chunk, &content)
+                    })
+            }
             Ok(false) => self.write_content(fs, &content),
             Err(e)
                 if e.kind() == Kind::Invalid && content.len() < array.grid().chunk_size(chunk) =>
@@ -281,8 +291,8 @@ impl ChunkFile {
             // against the file's own pages, which may have become dirty since the kernel sent the
             // draft
             let mode = WriteMode::internal();
-            fs.write_recorded(&self.record, array, mode, || {
-                fs.write_chunk_bytes(array, chunk, 0, content, mode)
+            fs.files.write_recorded(&self.record, array, mode, || {
+                fs.writer.write_chunk_bytes(array, chunk, 0, content, mode)
             })
         })?;
         Ok(())
@@ -292,7 +302,7 @@ impl ChunkFile {
     fn refuse_draft(&self, fs: &Change, array: &Arc<Array>, draft: &mut ChunkDraft) -> Result<()> {
         let e = self.refused_draft(fs, draft, array.grid().chunk_size(self.chunk(array)?));
         self.erase_filled(fs, array, draft)?;
-        fs.hand_over(array).and(Err(e))
+        fs.writer.hand_over(array).and(Err(e))
     }
 
     /// Calls `write` with the latest array and the file's chunk in it, and returns that array.
@@ -332,7 +342,7 @@ impl ChunkFile {
             .stat_chunk(chunk)?
             .is_some_and(|stat| stat.version == filled)
         {
-            fs.erase_chunk(array, chunk)?;
+            fs.writer.erase_chunk(array, chunk)?;
         }
         Ok(())
     }
@@ -433,16 +443,16 @@ impl OpenFile for ChunkFile {
 
     fn flush(&self, fs: &Change) -> Result<()> {
         self.record
-            .answer(fs.with_losses(&self.array.key(), self.store(fs)))
+            .answer(fs.arrays.with_losses(&self.array.key(), self.store(fs)))
     }
 
     fn fsync(&self, fs: &Change) -> Result<()> {
         let stored = self.store(fs).and_then(|()| match self.removed.get() {
             Some(_) => Ok(()),
-            None => fs.flush_array(&*self.array.latest(fs)?),
+            None => fs.writer.flush_array(&*self.array.latest(fs)?),
         });
         self.record
-            .answer(fs.with_losses(&self.array.key(), stored))
+            .answer(fs.arrays.with_losses(&self.array.key(), stored))
     }
 
     fn sync_in_place(&self, fs: &Change) -> Result<()> {
@@ -496,17 +506,17 @@ impl OpenFile for ChunkFile {
     }
 }
 
-impl Fs {
+impl ChunkFile {
     /// Opens the chunk file `name` of the array at `key`.
-    pub(in crate::fs) fn open_chunk(
-        &self,
+    pub(in crate::fs) fn open(
+        fs: &Fs,
         inode: u64,
         key: &Key,
         name: &str,
         for_writing: bool,
     ) -> Result<NewFile> {
-        self.settle(key, Some(name));
-        let array = self.open_array(key)?;
+        fs.arrays.settle(key, Some(name));
+        let array = fs.arrays.open(key)?;
         if for_writing {
             array.writable()?;
         }
@@ -514,7 +524,7 @@ impl Fs {
         let chunk = chunk_named(&array, name)
             .ok_or_else(|| Error::not_found("outside the array's shape"))?;
         let mut pages = KernelPages::None;
-        let is_created = self.created_chunks.contains(&key.join(name));
+        let is_created = fs.created_chunks.contains(&key.join(name));
         // take the version before the opening begins: pages that are newer than their recorded
         // version are dropped, while older ones would be kept
         let stat = if array.is_remote() && !for_writing {
@@ -532,21 +542,18 @@ impl Fs {
         } else if array.metadata().has_objects() || stat.is_none() {
             // a file of size 0 would look empty; loading yields the size of a chunk of objects, and
             // finds out whether a remote chunk exists
-            self.cache
+            fs.cache
                 .get(&array, chunk, ChunkPart::Whole)?
                 .ok_or_else(Error::stale)?;
-        } else if let Some(stat) = stat.filter(|_| self.options.read_only) {
+        } else if let Some(stat) = stat.filter(|_| fs.options.read_only) {
             // in a writable mount each write of flat bytes would have to drop the pages
-            pages = self.pages_at_open(
-                inode,
-                VersionTag::of_array(&array, Some(&stat.version)),
-                true,
-            );
+            let tag = VersionTag::of_array(&array, Some(&stat.version));
+            pages = KernelPages::kept_if(fs.pages.open(inode, tag, true));
         }
         let mut file = ChunkFile::new(inode, array, name, pages, for_writing);
         if is_created {
             // it may have been removed since
-            let creation = self.created_chunks.opened_again(&key.join(name));
+            let creation = fs.created_chunks.opened_again(&key.join(name));
             file.creation = Some(creation.ok_or_else(Error::stale)?);
         }
         Ok(NewFile {
@@ -556,19 +563,19 @@ impl Fs {
     }
 
     /// Opens the file of a chunk that is not stored yet, and counts a lookup of it.
-    pub(in crate::fs) fn create_chunk(
-        &self,
+    pub(in crate::fs) fn create(
+        fs: &Fs,
         array: Arc<Array>,
         name: &str,
         permissions: Option<Permissions>,
     ) -> (NewFile, Attributes) {
         let node = Node::Chunk(array.key().clone(), name.to_string());
         let size = created_size(&array, name);
-        let attributes = self
+        let attributes = fs
             .tree
             .file_attributes(size, SystemTime::now(), permissions);
-        let creation = self.created_chunks.opened(node.path(), permissions);
-        let inode = self.tree.remember(node);
+        let creation = fs.created_chunks.opened(node.path(), permissions);
+        let inode = fs.tree.remember(node);
         let file = ChunkFile {
             creation: Some(creation),
             draft: Mutex::new(Some(ChunkDraft {
@@ -585,25 +592,9 @@ impl Fs {
             },
         )
     }
+}
 
-    /// Returns the attributes of a chunk file that was created and may not be stored yet; `None`
-    /// for any other file.
-    pub(in crate::fs) fn created_attributes(&self, node: &Node) -> Option<Attributes> {
-        let Node::Chunk(key, name) = node else {
-            return None;
-        };
-        let created = self.created_chunks.attributes(&node.path())?;
-        let size = created_size(&*self.tree.hierarchy().cached_array(key)?, name);
-        let attributes = self
-            .tree
-            .file_attributes(size, created.modified, created.permissions);
-        Some(Attributes {
-            inode: self.tree.inode(node),
-            changed: created.changed,
-            ..attributes
-        })
-    }
-
+impl WrittenArrays {
     /// Reads a stored chunk by its name in the mount, in the array's own order, as
     /// [`OpenFile::read`] does.
     ///
@@ -637,6 +628,22 @@ impl Fs {
             out.copy_from_slice(&bytes[start..end]);
         }
         Ok(FoundBytes::Copied)
+    }
+}
+
+impl CreatedChunks {
+    /// Returns the attributes of a chunk file that was created and may not be stored yet; `None`
+    /// for any other file.
+    pub(in crate::fs) fn attributes_of(&self, tree: &Tree, node: &Node) -> Option<Attributes> {
+        let (key, name) = node.chunk()?;
+        let created = self.attributes(&node.path())?;
+        let size = created_size(&*tree.hierarchy().cached_array(key)?, name);
+        let attributes = tree.file_attributes(size, created.modified, created.permissions);
+        Some(Attributes {
+            inode: tree.inode(node),
+            changed: created.changed,
+            ..attributes
+        })
     }
 }
 

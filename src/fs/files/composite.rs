@@ -5,6 +5,7 @@
 
 pub mod blocks;
 mod early;
+pub mod early_file;
 mod edit;
 mod grown;
 mod growth;
@@ -17,7 +18,8 @@ use super::flat::FlatFile;
 use super::items::{another_array, shown_items};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
-use crate::fs::tree::{Attributes, Node, ViewedFile};
+use crate::fs::Options;
+use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages, Seek};
@@ -88,29 +90,43 @@ struct FlatPart<'a> {
     form: &'a ItemForm,
 }
 
-impl Fs {
+impl Options {
+    /// Returns the pages that the kernel may keep of a file which is generated of arrays. In a
+    /// read-only mount it keeps what it reads until the file is opened again; in other mounts each
+    /// read must return writes through other files. Pages of a writable map could not be written if
+    /// only whole items can be.
+    pub(in crate::fs) fn pages_of_generated(&self, is_written_in_items: bool) -> KernelPages {
+        if self.read_only && !self.direct_io {
+            KernelPages::Fresh
+        } else if is_written_in_items {
+            KernelPages::None
+        } else {
+            KernelPages::Maps
+        }
+    }
+}
+
+impl CompositeFile {
     /// Opens a header or container. `direct` is set if the program asked for O_DIRECT.
-    pub(in crate::fs) fn open_composite(
-        &self,
+    pub(in crate::fs) fn open(
+        fs: &Fs,
         inode: u64,
         node: &Node,
         for_writing: bool,
         direct: bool,
     ) -> Result<(CompositeFile, KernelPages)> {
-        if let (
-            Node::Header(key, format) | Node::ViewFile(key, _, ViewedFile::Header(format)),
-            true,
-        ) = (node, for_writing)
+        if let Some((key, format)) = node.header()
+            && for_writing
             && format.holds_flat()
         {
-            self.open_array(key)?.writable()?;
+            fs.arrays.open(key)?.writable()?;
         }
-        let file = self.tree.composite(node)?;
+        let file = fs.tree.composite(node)?;
         // all readers of the file share the kernel's pages, which must not come from older checks
         // of the store
         for part in file.parts() {
             if let PartContent::Flat { key, .. } = &part.content
-                && let Some(array) = self.tree.hierarchy().cached_array(key)
+                && let Some(array) = fs.tree.hierarchy().cached_array(key)
             {
                 array.freshness().begin_opening();
             }
@@ -119,7 +135,10 @@ impl Fs {
         let takes_whole_items = contents.any(
             |content| matches!(content, PartContent::Flat { form, .. } if form.takes_whole_items()),
         );
-        let pages = match self.pages_of_generated(for_writing && takes_whole_items) {
+        let pages = match fs
+            .options
+            .pages_of_generated(for_writing && takes_whole_items)
+        {
             KernelPages::Fresh if blocks::is_read_in_blocks(node) => KernelPages::Maps,
             pages => pages,
         };
@@ -136,26 +155,10 @@ impl Fs {
         ))
     }
 
-    /// Returns the pages that the kernel may keep of a file which is generated of arrays. In a
-    /// read-only mount it keeps what it reads until the file is opened again; in other mounts each
-    /// read must return writes through other files. Pages of a writable map could not be written if
-    /// only whole items can be.
-    pub(in crate::fs) fn pages_of_generated(&self, is_written_in_items: bool) -> KernelPages {
-        if self.options.read_only && !self.options.direct_io {
-            KernelPages::Fresh
-        } else if is_written_in_items {
-            KernelPages::None
-        } else {
-            KernelPages::Maps
-        }
-    }
-}
-
-impl CompositeFile {
     /// Creates an open file whose parts were not used yet.
     pub(in crate::fs) fn new(node: Node, file: Arc<Composite>, is_kept_elsewhere: bool) -> Self {
         let flat = file.parts().iter().map(|_| OnceLock::new()).collect();
-        let short_at_end = !matches!(node, Node::Dataset(..));
+        let short_at_end = node.container().is_none();
         CompositeFile {
             inode: 0,
             writable: true,
@@ -179,7 +182,7 @@ impl CompositeFile {
 
     /// Returns whether the file is a header of text.
     pub(in crate::fs) fn is_text(&self) -> bool {
-        !matches!(self.node, Node::Dataset(..)) && !self.file.parts().iter().any(FilePart::is_flat)
+        self.node.container().is_none() && !self.file.parts().iter().any(FilePart::is_flat)
     }
 
     /// Returns the ranges of the file that hold flat bytes.
@@ -213,7 +216,7 @@ impl CompositeFile {
         let header = self.check_header(fs).and_then(|()| self.store_text(fs));
         let arrays = self.arrays().filter(|array| array.is_dirty());
         arrays
-            .map(|array| fs.flush_array(&array))
+            .map(|array| fs.writer.flush_array(&array))
             .fold(header, Result::and)
     }
 
@@ -252,7 +255,7 @@ impl CompositeFile {
     /// Returns whether `data` marks an HDF5 file as open for writing, or not any more. The mark is
     /// not kept: a program that is killed must not leave it.
     fn sets_flags_alone(&self, slice: &FileSlice, data: &[u8]) -> bool {
-        matches!(self.node, Node::Dataset(_, GroupFormat::Hdf5))
+        matches!(self.node.container(), Some((_, GroupFormat::Hdf5)))
             && self
                 .own_bytes(slice)
                 .is_some_and(|own| zarrfs_export::sets_flags_alone(slice.at as usize, data, &own))
@@ -280,7 +283,7 @@ impl CompositeFile {
         let flat = match cell.get() {
             Some(flat) => flat,
             None => {
-                let array = fs.open_array(key)?;
+                let array = fs.arrays.open(key)?;
                 // this opening leaves the list of served versions to the next opening of `data.raw`
                 array.freshness().begin_opening();
                 cell.get_or_init(|| Box::new(FlatFile::part(array, self.is_kept_elsewhere)))
@@ -426,7 +429,7 @@ impl CompositeFile {
         };
         let array = of.flat.array.latest(fs)?;
         array.writable()?;
-        fs.write_recorded(&self.record, &array, mode, || {
+        fs.files.write_recorded(&self.record, &array, mode, || {
             self.write_items(fs, &of, at, data, mode)
         })
     }
@@ -617,13 +620,14 @@ impl OpenFile for CompositeFile {
             .and(next);
         let written = self.arrays().filter(|_| self.writable);
         let lost = written
-            .map(|array| fs.with_losses(array.key(), Ok(())))
+            .map(|array| fs.arrays.with_losses(array.key(), Ok(())))
             .fold(Ok(()), Result::and);
         self.record.answer(lost.and(stored))
     }
 
     fn sync_in_place(&self, fs: &Change) -> Result<()> {
-        self.arrays().try_for_each(|array| fs.flush_array(&array))
+        self.arrays()
+            .try_for_each(|array| fs.writer.flush_array(&array))
     }
 
     fn release(&self, fs: &Change) {

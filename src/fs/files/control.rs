@@ -9,7 +9,7 @@ use crate::cache::{FoundBytes, Wait};
 use crate::fs::tree::{Audience, ControlFile};
 use crate::fs::{Fs, KernelPages};
 use chrono::{DateTime, SecondsFormat, Utc};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use zarrfs_base::error::Result;
 use zarrfs_base::json::{self, Map, Value, json};
@@ -17,7 +17,7 @@ use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_base::stats::Problem;
 
 /// A value that the program adds to the counters.
-pub(in crate::fs) struct Fact {
+struct Fact {
     name: &'static str,
     value: String,
     audience: Audience,
@@ -31,11 +31,19 @@ struct OpenControl {
     _memory: Grant,
 }
 
-impl Fs {
+/// Values of the program that the control files show, such as its options, in the order in which
+/// they were set.
+#[derive(Default)]
+pub struct Facts {
+    /// Protects the list alone.
+    known: Mutex<Vec<Fact>>,
+}
+
+impl Facts {
     /// Sets a value of the program, such as its options. The control files show it to the audience.
-    pub fn set_fact(&self, name: &'static str, value: impl Into<String>, audience: Audience) {
+    pub fn set(&self, name: &'static str, value: impl Into<String>, audience: Audience) {
         let value = value.into();
-        let mut facts = lock(&self.facts);
+        let mut facts = lock(&self.known);
         match facts.iter_mut().find(|fact| fact.name == name) {
             Some(fact) => fact.value = value,
             None => facts.push(Fact {
@@ -47,12 +55,19 @@ impl Fs {
     }
 
     /// Returns the values of the program that `audience` may read.
-    fn facts(&self, audience: Audience) -> Vec<(&'static str, Value)> {
-        lock(&self.facts)
+    fn shown_to(&self, audience: Audience) -> Vec<(&'static str, Value)> {
+        lock(&self.known)
             .iter()
             .filter(|fact| audience == Audience::Owner || fact.audience == Audience::Everyone)
             .map(|fact| (fact.name, fact.value.as_str().into()))
             .collect()
+    }
+}
+
+impl Fs {
+    /// Returns the values of the program that the control files show.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     /// Opens a control file for a program of the owner or of another user.
@@ -83,10 +98,12 @@ impl Fs {
         if file == ControlFile::Metrics {
             return self.metrics();
         }
-        self.record_refused();
+        for e in self.drafts.refusals() {
+            self.stats.problem(format!("not stored: {e}"));
+        }
         let mut values = self.tree.state();
         values.push(("store_failing", self.stats.is_failing().into()));
-        values.extend(self.facts(audience));
+        values.extend(self.facts.shown_to(audience));
         values.extend(self.stats.counters().map(|(name, n)| (name, n.into())));
         let is_owner = audience == Audience::Owner;
         if let Some(last) = self.stats.last_error() {

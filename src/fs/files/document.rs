@@ -14,27 +14,27 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_store::Key;
 
 /// A metadata document open for reading.
-struct DocumentFile {
+pub struct DocumentFile {
     inode: u64,
     text: OpenedText,
 }
 
-impl Fs {
+impl DocumentFile {
     /// Opens a metadata document of the group or array at `key` for reading.
-    pub(in crate::fs) fn open_document(
-        &self,
+    pub(in crate::fs) fn open(
+        fs: &Fs,
         inode: u64,
         key: &Key,
         file: MetadataFile,
     ) -> Result<NewFile> {
-        let document = self.tree.document_of_age(key, file, Duration::ZERO)?;
+        let document = fs.tree.document_of_age(key, file, Duration::ZERO)?;
         let Some(document) = document else {
             // it may be created and not stored yet
-            let draft = self.drafts.get(&key.join(file.name()));
+            let draft = fs.drafts.get(&key.join(file.name()));
             let file = CreatedDocument(draft.ok_or_else(Error::stale)?);
             return Ok(NewFile::new(Arc::new(file), KernelPages::None));
         };
-        let text = self.opened_texts.hold(document)?;
+        let text = fs.opened_texts.hold(document)?;
         Ok(NewFile::new(
             Arc::new(DocumentFile { inode, text }),
             KernelPages::None,

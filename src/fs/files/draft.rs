@@ -5,6 +5,7 @@
 
 use super::{NewFile, OpenFile, copy_range};
 use crate::cache::{FoundBytes, Wait};
+use crate::fs::tree::Tree;
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs, KernelPages};
@@ -195,6 +196,17 @@ impl Drafts {
         }
     }
 
+    /// Returns why the drafts that are open were refused when a descriptor of theirs was closed
+    /// last: the release, which records it as well, may come much later.
+    pub fn refusals(&self) -> Vec<Error> {
+        let drafts = self.all();
+        let refused = drafts.iter().filter_map(|draft| {
+            let content = draft.try_lock()?;
+            content.refused.clone().filter(|_| content.len > 0)
+        });
+        refused.collect()
+    }
+
     /// Forgets the drafts at and below `path`.
     pub fn forget_below(&self, path: &Key) {
         let below: Vec<Key> = lock(&self.open)
@@ -250,6 +262,32 @@ impl Draft {
         self.content
             .try_lock()
             .map_or(true, |content| content.changed)
+    }
+
+    /// Returns the attributes of a draft that is not stored yet.
+    pub fn attributes(&self, tree: &Tree) -> Option<Attributes> {
+        let content = self.lock();
+        let attributes = content
+            .changed
+            .then(|| tree.file_attributes(content.len, content.modified, content.permissions))?;
+        Some(Attributes {
+            inode: self.inode,
+            ..attributes
+        })
+    }
+
+    /// Wraps the draft of a file that was just created, and returns the attributes of the file.
+    pub fn created(self: Arc<Self>, tree: &Tree) -> (Attributes, NewFile) {
+        let content = self.lock();
+        let attributes = tree.file_attributes(content.len, SystemTime::now(), content.permissions);
+        drop(content);
+        (
+            Attributes {
+                inode: self.inode,
+                ..attributes
+            },
+            self.opened(),
+        )
     }
 
     /// Wraps the draft as a file that was just opened.

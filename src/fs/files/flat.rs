@@ -3,6 +3,7 @@
 mod gather;
 pub mod holes;
 
+use super::Handles;
 use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::{FoundBytes, PrefetchState, Wait};
@@ -127,24 +128,26 @@ impl FlatFile {
                 return Ok(None);
             };
             check(&array)?;
-            if fs.options.resize && !data.is_empty() && end > fs.resizing.end(&array) {
+            if fs.options.resize && !data.is_empty() && end > fs.arrays.resizing.end(&array) {
                 if mode.wait == Wait::Never {
                     return Ok(None);
                 }
                 let grown;
-                (array, grown) = fs.reach(array.key(), end)?;
+                (array, grown) = fs.arrays.reach(array.key(), end)?;
                 growth = growth.or(grown);
             }
-            let Some(_writing) = fs.resizing.writing_if(array.key(), mode.wait) else {
+            let Some(_writing) = fs.arrays.resizing.writing_if(array.key(), mode.wait) else {
                 return Ok(None);
             };
             // from here on the array cannot change
             if !array.is_superseded() {
                 let before = growth.as_ref().map_or(offset, HiddenGrowth::before);
-                break fs.write_recorded(&self.record, &array, mode, || {
+                break fs.files.write_recorded(&self.record, &array, mode, || {
                     check(&array)?;
-                    fs.fill_added(&array, before..offset, mode)?;
-                    fs.write_flat(&array, offset, data, mode)
+                    if fs.truncations.contains(mode.inode) {
+                        fs.writer.fill_added(&array, before..offset, mode)?;
+                    }
+                    fs.writer.write_flat(&array, offset, data, mode)
                 });
             }
             if mode.wait == Wait::Never {
@@ -152,7 +155,7 @@ impl FlatFile {
             }
         };
         if let (Err(_), Some(growth)) = (&written, growth) {
-            fs.undo_growth(growth);
+            fs.writer.undo_growth(growth);
         }
         written
     }
@@ -175,19 +178,24 @@ impl FlatFile {
             return Err(Error::system(libc::ENXIO));
         }
         // a shared map may have changed pages of chunks that are not stored
-        let has_holes = is_zero(&array) && !fs.guards.has_writers(array.key());
+        let has_holes = is_zero(&array) && !fs.arrays.guards.has_writers(array.key());
         if has_holes {
-            fs.settle(array.key(), None);
+            fs.arrays.settle(array.key(), None);
         }
         self.stored.seek(&array, offset, target, has_holes)
     }
 }
 
-impl Fs {
+impl Handles<dyn OpenFile> {
+    /// Returns whether the handle is that of `data.raw`.
+    pub fn is_flat(&self, handle: u64) -> bool {
+        self.get(handle).is_ok_and(|file| file.as_flat().is_some())
+    }
+
     /// Lets writes through an open file bypass the kernel's page cache, if it is `data.raw`.
     /// Returns whether they do.
     pub fn write_past_pages(&self, handle: u64) -> bool {
-        let Ok(file) = self.files.get(handle) else {
+        let Ok(file) = self.get(handle) else {
             return false;
         };
         let Some(flat) = file.as_flat() else {
@@ -199,10 +207,8 @@ impl Fs {
     }
 
     /// Records that the `data.raw` with this inode number may be open more than once.
-    pub(in crate::fs) fn note_sharing(&self, inode: u64) {
-        let open = self
-            .files
-            .matching(|file| file.as_flat().is_some_and(|flat| flat.inode == inode));
+    pub fn note_sharing(&self, inode: u64) {
+        let open = self.matching(|file| file.as_flat().is_some_and(|flat| flat.inode == inode));
         if open.len() > 1 {
             let flat = open.iter().filter_map(|file| file.as_flat());
             flat.for_each(|flat| flat.is_shared.store(true, Ordering::Relaxed));
@@ -213,43 +219,48 @@ impl Fs {
     /// kernel drops them before it sends a write past the page cache, and a reader that overtakes
     /// the write fills them again.
     pub fn leaves_stale_pages(&self, handle: u64) -> bool {
-        self.files.get(handle).is_ok_and(|file| {
+        self.get(handle).is_ok_and(|file| {
             file.as_flat().is_some_and(|flat| {
                 flat.is_past_pages.load(Ordering::Relaxed) && flat.is_shared.load(Ordering::Relaxed)
             })
         })
     }
+}
 
+impl FlatFile {
     /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's
     /// page cache.
-    pub(in crate::fs) fn open_flat(
-        &self,
+    pub(in crate::fs) fn open(
+        fs: &Fs,
         inode: u64,
         key: &Key,
         for_writing: bool,
         direct: bool,
     ) -> Result<NewFile> {
-        let array = self.open_array(key)?;
+        let array = fs.arrays.open(key)?;
         // held until the pages are recorded: another opening must not keep pages that this one
         // drops
         let opening_lock = array.freshness().lock_opening();
-        let same = self.cache.served().begin_opening(&array, &opening_lock);
-        let pages = if self.options.direct_io {
+        let same = fs.cache.served().begin_opening(&array, &opening_lock);
+        let pages = if fs.options.direct_io {
             KernelPages::None
         } else {
-            self.pages_at_open(inode, VersionTag::of_array(&array, None), same)
+            KernelPages::kept_if(
+                fs.pages
+                    .open(inode, VersionTag::of_array(&array, None), same),
+            )
         };
         drop(opening_lock);
         let file = FlatFile {
             inode,
             writable: for_writing,
             pending_drop: PendingDrop::new(inode, pages),
-            ..FlatFile::part(array, !direct && !self.options.direct_io)
+            ..FlatFile::part(array, !direct && !fs.options.direct_io)
         };
-        let array = file.array.latest(self)?;
+        let array = file.array.latest(fs)?;
         if for_writing {
             array.writable()?;
-            self.resizing.finish_closed(key);
+            fs.arrays.resizing.finish_closed(key);
         }
         Ok(NewFile {
             file: Arc::new(file),
@@ -304,8 +315,8 @@ impl OpenFile for FlatFile {
             ..WriteMode::internal()
         };
         let zeroed = self.array.write_latest(fs, Wait::Allowed, |array| {
-            fs.write_recorded(&self.record, array, mode, || {
-                fs.zero_flat(array, range, mode)
+            fs.files.write_recorded(&self.record, array, mode, || {
+                fs.writer.zero_flat(array, range, mode)
             })
         });
         zeroed.map(drop)
@@ -313,11 +324,11 @@ impl OpenFile for FlatFile {
 
     fn flush(&self, fs: &Change) -> Result<()> {
         let stored = self.array.latest(fs).and_then(|array| {
-            fs.resizing.close(array.key());
-            fs.flush_array(&array)
+            fs.arrays.resizing.close(array.key());
+            fs.writer.flush_array(&array)
         });
         self.record
-            .answer(fs.with_losses(&self.array.key(), stored))
+            .answer(fs.arrays.with_losses(&self.array.key(), stored))
     }
 
     fn seek(&self, fs: &Fs, offset: u64, target: Seek) -> Result<u64> {
@@ -327,10 +338,10 @@ impl OpenFile for FlatFile {
     fn release(&self, fs: &Change) {
         self.pending_drop.finish(fs);
         let array = self.array.known();
-        fs.resizing.finish_closed(array.key());
+        fs.arrays.resizing.finish_closed(array.key());
         if array.is_dirty() {
             // chunks that cannot be stored are logged and stay dirty
-            let _ = fs.flush_array(&array);
+            let _ = fs.writer.flush_array(&array);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::{NewFile, OpenFile};
 use crate::cache::{FoundBytes, Wait};
-use crate::fs::tree::{Attributes, Node};
+use crate::fs::tree::Attributes;
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs, KernelPages};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -59,9 +59,7 @@ impl OpenFile for PlainFile {
             return Ok(FoundBytes::MustWait);
         }
         if let Ok(node) = fs.tree.node(self.inode) {
-            let Node::Value(key) = &*node else {
-                return Err(Error::stale());
-            };
+            let key = node.value().ok_or_else(Error::stale)?;
             if let Some(draft) = fs.drafts.get(key) {
                 return draft.read(fs, offset, len, wait, out);
             }

@@ -17,7 +17,7 @@ use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::Key;
 
 /// Open flat bytes of a view.
-struct OpenView {
+pub struct OpenView {
     inode: u64,
     writable: bool,
     node: Node,
@@ -27,25 +27,27 @@ struct OpenView {
     opened: ArrayMetadata,
 }
 
-impl Fs {
+impl OpenView {
     /// Opens the flat bytes of a view of the array at `key`. The kernel keeps what it reads as of a
     /// container.
-    pub(in crate::fs) fn open_view(
-        &self,
+    pub(in crate::fs) fn open(
+        fs: &Fs,
         inode: u64,
         node: &Node,
         (key, view): (&Key, &View),
         for_writing: bool,
     ) -> Result<NewFile> {
-        let array = self.open_array(key)?;
+        let array = fs.arrays.open(key)?;
         if for_writing {
             array.writable()?;
-            self.resizing.finish_closed(key);
+            fs.arrays.resizing.finish_closed(key);
         }
         // only the next opening of `data.raw` may take the list of what has changed in the store
         array.freshness().begin_opening();
-        let (array, view) = self.tree.viewed(array.key(), view)?;
-        let pages = self.pages_of_generated(for_writing && view.form.takes_whole_items());
+        let (array, view) = fs.tree.viewed(array.key(), view)?;
+        let pages = fs
+            .options
+            .pages_of_generated(for_writing && view.form.takes_whole_items());
         let opened = array.metadata().clone();
         let flat = FlatFile::part(array, pages == KernelPages::Fresh);
         let file = OpenView {
@@ -58,9 +60,7 @@ impl Fs {
         };
         Ok(NewFile::new(Arc::new(file), pages))
     }
-}
 
-impl OpenView {
     /// Fails if the array has become another one than the view shows.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Headers whose sources change: ENVI has no signed bytes, so the header of an array of such bytes
 //! exists only while the attribute `_Unsigned` says that they are unsigned.
 
+use super::with_tree;
 use crate::fs::tests::mount_store;
 use crate::fs::tree::Headers;
 use crate::fs::*;
@@ -24,10 +25,7 @@ fn case() -> Case {
         ..Headers::default()
     };
     let case = Case {
-        fs: Fs {
-            tree: fs.tree.with_headers(headers),
-            ..fs
-        },
+        fs: with_tree(fs, |tree| tree.with_headers(headers)),
         directory,
     };
     case.store_array(true);

@@ -1,5 +1,6 @@
 //! Composite files, made of bytes and flat bytes, are compared with plain bytes in memory.
 
+use super::with_tree;
 use crate::fs::files::composite::CompositeFile;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::Headers;
@@ -84,10 +85,7 @@ fn with_npy(fs: Fs) -> Fs {
         formats: vec![zarrfs_export::Format::Npy],
         ..Headers::default()
     };
-    Fs {
-        tree: fs.tree.with_headers(headers),
-        ..fs
-    }
+    with_tree(fs, |tree| tree.with_headers(headers))
 }
 
 fn read(fs: &Fs, handle: u64, offset: usize, len: usize) -> Result<Vec<u8>> {

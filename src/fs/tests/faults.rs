@@ -87,7 +87,7 @@ fn a_sync_leaves_its_stale_pages_to_the_next_request() {
             .write_with(page, 0, &[1; 8], Wait::Allowed, true)
             .unwrap();
         assert_eq!(read(&fs, "0").unwrap(), [expected; 8]);
-        fs.pages_dropped(&unsent[0].guards);
+        fs.arrays.pages_dropped(&unsent[0].guards);
     }
 }
 

@@ -2,6 +2,7 @@
 //! refused with an error, or named in `.zarrfs/stats`" (docs/other-programs.md): tests change each
 //! word of each text and each byte of each binary header, and look at what becomes of it.
 
+use super::with_tree;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::{Headers, Views};
 use crate::fs::*;
@@ -77,13 +78,12 @@ fn mounted(store: &Arc<MemoryStore>) -> Fs {
         groups: GroupFormat::ALL.to_vec(),
         ..Headers::default()
     };
-    Fs {
-        tree: fs.tree.with_headers(headers).with_views(Views {
+    with_tree(fs, |tree| {
+        tree.with_headers(headers).with_views(Views {
             unpacked: true,
             slices: true,
-        }),
-        ..fs
-    }
+        })
+    })
 }
 
 fn inode(fs: &Fs, path: &str) -> u64 {
@@ -435,7 +435,7 @@ fn each_byte_of_each_binary_header_is_stored_or_refused() {
     ] {
         let shown = content(&fs, path);
         let node = fs.tree.node(inode(&fs, path)).unwrap();
-        let (open, _) = fs.open_composite(0, &node, false, false).unwrap();
+        let (open, _) = CompositeFile::open(&fs, 0, &node, false, false).unwrap();
         let values: Vec<_> = open.values().collect();
         let own =
             (0..shown.len() as u64).filter(|at| !values.iter().any(|range| range.contains(at)));

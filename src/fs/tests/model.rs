@@ -1,6 +1,7 @@
 //! Random sequences of writes, reads, closes and changes of the shape against a plain array of
 //! bytes, with another writer on the same store, and with a store that fails.
 
+use crate::array::Array;
 use crate::array::hierarchy::Hierarchy;
 use crate::fs::tests::geometry;
 use crate::fs::tree::FLAT;
@@ -241,7 +242,10 @@ impl Model {
                 self.heal();
                 self.fs.change().flush(self.handle)?;
                 let array = self.fs.tree.array(&Key::normalize("a")?)?;
-                self.fs.change().erase_chunk(&array, ChunkId(id as u64))?;
+                self.fs
+                    .change()
+                    .writer
+                    .erase_chunk(&array, ChunkId(id as u64))?;
                 let mut whole = vec![0; self.chunks[id].len()];
                 array.fill(&mut whole, 0);
                 (self.chunks[id], self.there[id]) = (whole, false);

@@ -7,6 +7,8 @@
 //! those that it fills; a map makes pages dirty, and the kernel writes back whole pages; dropping
 //! pages writes back the dirty ones. Its pages are small, but each overlaps several chunks.
 
+use super::with_tree;
+use crate::array::Array;
 use crate::fs::tests::model::mount;
 use crate::fs::tree::Headers;
 use crate::fs::*;
@@ -174,10 +176,7 @@ fn mounted(store: &Arc<FaultyStore>, bound: usize) -> Arc<Fs> {
         formats: vec![Format::Npy],
         ..Headers::default()
     };
-    Arc::new(Fs {
-        tree: fs.tree.with_headers(headers),
-        ..fs
-    })
+    Arc::new(with_tree(fs, |tree| tree.with_headers(headers)))
 }
 
 impl Kernel {
@@ -198,7 +197,7 @@ impl Kernel {
             let start = if name == "data.npy" { HEADER } else { 0 };
             open(&fs, name, writes, start as i64, start + SIZE)
         });
-        assert!(fs.write_past_pages(writer.handle));
+        assert!(fs.files().write_past_pages(writer.handle));
         let map = match mapped {
             Mapped::Nothing => None,
             Mapped::Flat => Some(open(&fs, "data.raw", true, 0, SIZE)),
@@ -281,7 +280,7 @@ impl Kernel {
         let these: Vec<(u64, Vec<GuardId>)> = these;
         these
             .iter()
-            .for_each(|(_, guards)| self.fs.pages_dropped(guards));
+            .for_each(|(_, guards)| self.fs.arrays.pages_dropped(guards));
         if inode == self.flat.inode {
             self.late.fill(false);
         }
@@ -781,7 +780,7 @@ impl Kernel {
                 if reads {
                     let _ = self.cached(self.reader, at..at + data.len());
                 }
-                let again = self.fs.leaves_stale_pages(self.writer.handle);
+                let again = self.fs.files().leaves_stale_pages(self.writer.handle);
                 self.changed(|fs| fs.write(self.writer.handle, at as u64, &data))
                     .unwrap();
                 self.written(at, &data);

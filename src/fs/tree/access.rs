@@ -103,22 +103,17 @@ impl Tree {
         let Some(of_document) = self.permissions_of_document(document)? else {
             return Ok(true);
         };
-        let readers = match (audience, node) {
-            (Audience::Owner, _) => return Ok(true),
-            (Audience::Everyone, _) => Some(Permissions::EVERYONE),
+        let readers = match (audience, node.chunk(), node.key()) {
+            (Audience::Owner, ..) => return Ok(true),
+            (Audience::Everyone, ..) => Some(Permissions::EVERYONE),
             // headers grant no more than the documents
-            (Audience::Readers, Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..)) => {
-                return Ok(true);
-            }
-            (Audience::Readers, Node::Chunk(key, name)) => {
+            (Audience::Readers, ..) if node.is_composite() => return Ok(true),
+            (Audience::Readers, Some((key, name)), _) => {
                 let (array, chunk) = self.chunk(key, name)?;
                 array.stat_chunk(chunk)?.and_then(|stat| stat.permissions)
             }
-            (
-                Audience::Readers,
-                Node::Directory(key) | Node::Flat(key) | Node::ViewDirectory(key, _),
-            ) => self.permissions(key)?,
-            (Audience::Readers, _) => None,
+            (Audience::Readers, None, Some(key)) => self.permissions(key)?,
+            (Audience::Readers, None, None) => None,
         };
         Ok(readers.is_none_or(|readers| readers.readers_may_read(of_document)))
     }

@@ -1,14 +1,15 @@
 //! Attributes: sizes, times and permissions of nodes. They come from the store. No chunk is read,
 //! except chunks of objects, whose size is known only after decoding.
 
-use super::Tree;
 use super::access;
-use super::node::{ControlFile, Node};
-use crate::array::{Array, LevelPermissions};
+use super::node::{AttributesCost, ControlFile, Node};
+use super::{FIXED_NAMES, FLAT, Tree};
+use crate::array::{Array, LevelPermissions, is_chunk_like};
 use crate::cache::ChunkPart;
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_format::grid::ChunkId;
+use zarrfs_format::metadata::{ZARR_JSON, ZMETADATA};
 use zarrfs_store::{Key, Permissions, Stat};
 
 /// Preferred size of a read, in bytes: large enough that the cost of a request does not matter.
@@ -60,6 +61,51 @@ impl Tree {
         self.attributes_of_found(node)
     }
 
+    /// Returns whether the attributes of a node may take a wait: for a listing, or for bytes that
+    /// are decoded or generated.
+    pub fn attributes_may_wait(&self, node: &Node) -> bool {
+        match node.attributes_cost() {
+            AttributesCost::Nothing => false,
+            AttributesCost::StoredSize(key) => !self.knows_stored_size(key),
+            AttributesCost::ChunkSizes(key) => self.has_objects(key),
+            AttributesCost::Consolidated(key) => self.hierarchy.may_show_inline(key),
+            AttributesCost::Description(key) => self.is_described_to_list(key),
+            AttributesCost::Everything => true,
+        }
+    }
+
+    /// Returns whether the lookup of a name in a directory may take a wait.
+    pub fn lookup_may_wait(&self, parent: &Node, name: &str) -> bool {
+        let Some(key) = parent.directory() else {
+            return parent.view().is_some();
+        };
+        match name {
+            ZMETADATA => true,
+            _ if self.is_header_name(name) => true,
+            ZARR_JSON => self.hierarchy.may_show_inline(key),
+            FLAT => !self.knows_stored_size(key),
+            _ => is_chunk_like(name) && self.has_objects(key),
+        }
+    }
+
+    /// Returns whether listing a directory from position `from` on, with the attributes, may take a
+    /// wait.
+    pub fn list_may_wait(&self, node: &Node, from: u64) -> bool {
+        match node.directory() {
+            Some(key) if self.has_objects(key) => true,
+            _ if from >= FIXED_NAMES => false,
+            Some(key) => self.shows_headers() || !self.knows_stored_size(key),
+            None => node.view().is_some(),
+        }
+    }
+
+    /// Returns whether the chunks of the array at `key` hold objects, so that their size is known
+    /// only after decoding.
+    fn has_objects(&self, key: &Key) -> bool {
+        let array = self.hierarchy.cached_array(key);
+        array.is_some_and(|array| array.metadata().has_objects())
+    }
+
     /// Returns the attributes of a node that was looked up just now.
     pub(super) fn attributes_of_found(&self, node: &Node) -> Result<Attributes> {
         match node {
@@ -78,9 +124,7 @@ impl Tree {
                     ..attributes
                 })
             }
-            Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => {
-                self.composite_attributes(node)
-            }
+            _ if node.is_composite() => self.composite_attributes(node),
             Node::ViewDirectory(key, view) => {
                 self.viewed(key, view)?;
                 let stat = self.stat(key)?;
@@ -99,9 +143,7 @@ impl Tree {
             Node::Control(ControlFile::Sync) => {
                 Ok(self.made(node, 0, 0, self.started, Some(Permissions::OWNER_ONLY)))
             }
-            Node::ControlDirectory | Node::Control(_) => {
-                Ok(self.made(node, 0, 0, self.started, None))
-            }
+            _ => Ok(self.made(node, 0, 0, self.started, None)),
         }
     }
 
@@ -252,10 +294,7 @@ impl Tree {
             changed: modified,
             block_size,
             permissions,
-            is_stored: matches!(
-                node,
-                Node::Directory(_) | Node::Value(_) | Node::Metadata(..) | Node::Chunk(..)
-            ),
+            is_stored: node.is_stored(),
             lasting: is_directory,
             is_removed: false,
         }

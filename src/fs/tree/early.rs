@@ -49,6 +49,19 @@ impl EarlyFiles {
 }
 
 impl Tree {
+    /// Records that a plain key was created under a name that may be a generated one later.
+    pub fn record_early(&self, path: &Key) {
+        if self.is_generated_name(path.name()) {
+            self.early.add(path.clone());
+        }
+    }
+
+    /// Returns whether a node is the container of a group without arrays.
+    pub fn is_empty_container(&self, node: &Node) -> bool {
+        let container = node.container();
+        container.is_some_and(|(key, format)| !self.shows_values(key, format))
+    }
+
     /// Returns whether the container of a group is shown as a program has written it, since the
     /// group has no arrays yet.
     pub(super) fn is_stored_early(&self, key: &Key, format: GroupFormat) -> bool {

@@ -249,6 +249,11 @@ impl Tree {
                 .is_some_and(|format| self.headers.groups.contains(&format))
     }
 
+    /// Returns whether the mount may generate a file of this name.
+    pub fn is_generated_name(&self, name: &str) -> bool {
+        name == FLAT || self.is_header_name(name)
+    }
+
     /// Returns whether the headers of an array state its reference system, if that is known.
     pub fn has_place(&self, key: &Key) -> Result<bool> {
         let described = self.described(&self.array(key)?, KEPT)?;
@@ -459,8 +464,8 @@ impl Tree {
     /// Returns the attributes of a header or container. Its modification time is that of the array.
     /// Its stored size excludes the array's bytes, because `du` would count them twice.
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
-        match node {
-            Node::Dataset(key, format) => match self.dataset(key, *format, KEPT) {
+        match node.container() {
+            Some((key, format)) => match self.dataset(key, format, KEPT) {
                 // a listing must not fail: the file shows as empty, and opening it reports the
                 // error
                 Err(e) if [Kind::System(libc::ENOMEM), Kind::Damaged].contains(&e.kind()) => {
@@ -474,10 +479,7 @@ impl Tree {
                     Ok(self.made_of(node, &file, sources.modified, &sources))
                 }
             },
-            Node::Header(..) | Node::ViewFile(..) => {
-                self.header_attributes(node, &*self.composite_not_older(node, KEPT)?)
-            }
-            _ => Err(Error::stale()),
+            None => self.header_attributes(node, &*self.composite_not_older(node, KEPT)?),
         }
     }
 
@@ -487,10 +489,11 @@ impl Tree {
     ///
     /// ESTALE for other nodes, and if the array is gone.
     pub fn header_attributes(&self, node: &Node, file: &Composite) -> Result<Attributes> {
-        let (Node::Header(key, _) | Node::ViewFile(key, ..)) = node else {
-            return Err(Error::stale());
-        };
-        let modified = self.attributes_of_found(&Node::Flat(key.clone()))?.modified;
+        let key = node
+            .key()
+            .filter(|_| node.is_composite() && node.container().is_none());
+        let flat = Node::Flat(key.ok_or_else(Error::stale)?.clone());
+        let modified = self.attributes_of_found(&flat)?.modified;
         let modified = modified.max(self.view_modified(node)?);
         Ok(self.made_of(node, file, modified, &self.of_sources(&file.sources)?))
     }
@@ -538,28 +541,4 @@ fn too_many_arrays(key: &Key, format: GroupFormat, e: Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::array::hierarchy::Hierarchy;
-    use crate::cache::Cache;
-    use zarrfs_base::stats::Stats;
-    use zarrfs_store::MemoryStore;
-
-    #[test]
-    fn a_text_is_made_once_for_each_version_of_what_it_describes() {
-        let store = Arc::new(MemoryStore::default());
-        let array = r#"{"zarr_format":2,"shape":[4],"chunks":[2],"dtype":"<i4","compressor":null,"fill_value":0,
-            "order":"C","filters":null}"#;
-        store.insert("a/.zarray", array);
-        let hierarchy = Hierarchy::new(store.clone(), Default::default(), Arc::default());
-        let tree = Tree::new(
-            hierarchy,
-            Arc::new(Cache::new(1 << 20, Arc::new(Stats::default()))),
-        );
-        let node = Node::Header(Key::normalize("a").unwrap(), Format::Readme);
-        let [first, second] = [(); 2].map(|()| tree.composite(&node).unwrap());
-        assert!(Arc::ptr_eq(&first, &second));
-        store.insert("a/.zattrs", r#"{"units":"K"}"#);
-        assert!(*tree.composite(&node).unwrap() != *first);
-    }
-}
+mod tests;

@@ -31,17 +31,16 @@ impl Tree {
     /// Returns the directory and the name that `name` in `parent` stands for: below a level, the
     /// array and the chunk; in a view, the header that it shows.
     pub fn canonical(&self, parent: Arc<Node>, name: &str) -> (Arc<Node>, String) {
-        let chunk = match &*parent {
-            Node::ViewDirectory(..) => {
-                return (parent, ViewedFile::listed_name(name).to_string());
-            }
-            Node::Directory(key) => match self.array_of_level(key) {
-                Some(array) => Some(array).and_then(|array| chunk_below(&array, key, name)),
+        if parent.view().is_some() {
+            return (parent, ViewedFile::listed_name(name).to_string());
+        }
+        let chunk = parent.directory().and_then(|key| {
+            let chunk = match self.array_of_level(key) {
+                Some(array) => chunk_below(&array, key, name),
                 None => self.prefixed_chunk(key, name),
-            }
-            .filter(|(array, _)| !self.hierarchy.shows_stored_keys(array)),
-            _ => None,
-        };
+            };
+            chunk.filter(|(array, _)| !self.hierarchy.shows_stored_keys(array))
+        });
         match chunk {
             Some((array, chunk)) => (Arc::new(Node::Directory(array)), chunk),
             None => (parent, name.to_string()),
@@ -54,9 +53,7 @@ impl Tree {
         let rest = name
             .strip_prefix('c')
             .filter(|rest| rest.is_empty() || rest.starts_with('.'))?;
-        let Ok(Some(StoredNode::Array(array))) = self.hierarchy.find(key) else {
-            return None;
-        };
+        let array = self.hierarchy.usable_array(key).ok()??;
         let chunk = array.chunk_stored_at(name)?;
         let shown = if rest.is_empty() {
             "0".to_string()
@@ -69,10 +66,8 @@ impl Tree {
 
     /// Returns the array that `key` is a level of.
     fn array_of_level(&self, key: &Key) -> Option<Arc<Array>> {
-        match self.node_of_level(key)? {
-            StoredNode::Array(array) => Some(array).filter(|array| array.is_chunk_level(key)),
-            _ => None,
-        }
+        let array = self.node_of_level(key)?.array()?;
+        array.is_chunk_level(key).then_some(array)
     }
 
     /// Returns the array, usable or not, nearest above `key`, if only names of levels are between
@@ -81,8 +76,8 @@ impl Tree {
         let mut above = key.clone();
         while is_level_name(above.name()) {
             above = above.parent();
-            if let Ok(Some(node @ (StoredNode::Array(_) | StoredNode::Damaged(_)))) =
-                self.hierarchy.find(&above)
+            if let Ok(Some(node)) = self.hierarchy.find(&above)
+                && node.is_array()
             {
                 return Some(node);
             }
@@ -93,11 +88,9 @@ impl Tree {
     /// Returns why the array whose chunk keys may lead through the directory `key` cannot be used;
     /// `None` if there is no such array.
     pub(super) fn damage_above(&self, key: &Key) -> Option<Error> {
-        match (self.node_of_level(key)?, self.hierarchy.find(key)) {
-            (_, Ok(Some(StoredNode::Array(_) | StoredNode::Damaged(_)))) => None,
-            (StoredNode::Damaged(e), _) => Some(e),
-            _ => None,
-        }
+        let damage = self.node_of_level(key)?.usable().err()?;
+        let is_array = self.hierarchy.is_array(key).unwrap_or(false);
+        (!is_array).then_some(damage)
     }
 
     /// Returns whether `key` is a level of an array.
@@ -118,8 +111,8 @@ impl Tree {
             return Ok(None);
         }
         let array = match self.array_of_level(&parent) {
-            None if name.starts_with('c') => match self.hierarchy.find(&parent) {
-                Ok(Some(StoredNode::Array(array))) => array,
+            None if name.starts_with('c') => match self.hierarchy.usable_array(&parent) {
+                Ok(Some(array)) => array,
                 _ => return Ok(None),
             },
             None => return Ok(None),

@@ -8,7 +8,7 @@ use super::{
     Attributes, CONTROL, ControlFile, FLAT, Name, Node, ROOT_INODE, Tree, View, chunk_named,
     has_flat, is_hidden,
 };
-use crate::array::hierarchy::{MetadataFile, StoredNode};
+use crate::array::hierarchy::MetadataFile;
 use crate::array::{Array, LevelPermissions, is_chunk_like};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -43,24 +43,23 @@ pub struct ListedNode {
 impl Tree {
     /// Returns the current kind of the directory `node`.
     pub fn directory(&self, node: &Node) -> Result<DirectoryKind> {
-        match node {
-            Node::Directory(key) => match self.hierarchy.find(key)? {
-                Some(StoredNode::Array(array)) => {
-                    Ok(DirectoryKind::Array(key.clone(), Some(array)))
+        let Some(key) = node.directory() else {
+            return match node.view() {
+                _ if !node.is_directory() => Err(Error::system(libc::ENOTDIR)),
+                Some((key, view)) => {
+                    self.viewed(key, view)?;
+                    Ok(DirectoryKind::View(key.clone(), view.clone()))
                 }
-                Some(StoredNode::Damaged(_)) => Ok(DirectoryKind::Array(key.clone(), None)),
-                Some(StoredNode::Group) if self.damage_above(key).is_some() => {
-                    Ok(DirectoryKind::Array(key.clone(), None))
-                }
-                Some(StoredNode::Group) => Ok(DirectoryKind::Group(key.clone())),
-                _ => Err(Error::stale()),
-            },
-            Node::ControlDirectory => Ok(DirectoryKind::Control),
-            Node::ViewDirectory(key, view) => {
-                self.viewed(key, view)?;
-                Ok(DirectoryKind::View(key.clone(), view.clone()))
-            }
-            _ => Err(Error::system(libc::ENOTDIR)),
+                None => Ok(DirectoryKind::Control),
+            };
+        };
+        let found = self.hierarchy.find(key)?.ok_or_else(Error::stale)?;
+        if found.is_array() || found.is_group() && self.damage_above(key).is_some() {
+            Ok(DirectoryKind::Array(key.clone(), found.array()))
+        } else if found.is_group() {
+            Ok(DirectoryKind::Group(key.clone()))
+        } else {
+            Err(Error::stale())
         }
     }
 
@@ -192,8 +191,12 @@ impl Tree {
     /// The document of the node could not be read: then the node may be a group, and its names are
     /// unknown.
     fn unknown_name(&self, key: &Key) -> Result<Option<Node>> {
-        match self.hierarchy.find(key)? {
-            Some(StoredNode::Damaged(e)) if matches!(e.kind(), Kind::System(_)) => Err(e),
+        let damage = self
+            .hierarchy
+            .find(key)?
+            .and_then(|node| node.usable().err());
+        match damage {
+            Some(e) if matches!(e.kind(), Kind::System(_)) => Err(e),
             _ => Ok(None),
         }
     }
@@ -217,7 +220,7 @@ impl Tree {
                 let stat = array.restrict(*chunk, stat, levels);
                 self.chunk_attributes(&node, array.grid().chunk_size(*chunk) as u64, &stat)
             }
-            (_, Node::Value(_)) => self.stored_attributes(&node, &stat),
+            _ if node.value().is_some() => self.stored_attributes(&node, &stat),
             _ => self.directory_attributes(&node, &stat),
         };
         (node, attributes)

@@ -4,7 +4,7 @@
 use super::levels::is_level_name;
 use super::node::inode;
 use super::{CONTROL, ControlFile, FLAT, Node, Tree, has_flat, is_hidden};
-use crate::array::hierarchy::{MetadataFile, StoredNode};
+use crate::array::hierarchy::MetadataFile;
 use crate::array::{Array, ArrayEntry};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Kind, Result};
@@ -44,29 +44,25 @@ pub type NameStream = Box<dyn Iterator<Item = Result<Name>> + Send>;
 impl Tree {
     /// Returns the names in a directory: the fixed names first, then those that the store lists.
     pub fn names(&self, node: &Node) -> Result<NameStream> {
-        if let Node::Directory(key) = node
-            && let Some(e) = self.damage_above(key)
-        {
+        let Some(key) = node.directory() else {
+            return match node.view() {
+                _ if !node.is_directory() => Err(Error::system(libc::ENOTDIR)),
+                Some((key, view)) => self.names_of_view(key, view),
+                None => Ok(control_names()),
+            };
+        };
+        if let Some(e) = self.damage_above(key) {
             return self.names_of_damaged(key, &e);
         }
-        match node {
-            Node::Directory(key) if self.is_level(key) => Ok(Box::new(std::iter::empty())),
-            Node::Directory(key) => match self.hierarchy.find(key)? {
-                Some(StoredNode::Array(array)) => self.names_of_array(key, &array),
-                Some(StoredNode::Damaged(e)) => self.names_of_damaged(key, &e),
-                Some(StoredNode::Group) => self.names_of_group(key),
-                _ => Err(Error::stale()),
-            },
-            Node::ControlDirectory => {
-                let control = Key::root().join(CONTROL);
-                Ok(Box::new(
-                    ControlFile::ALL
-                        .map(|f| Ok(name_at(&control, f.name().to_string(), false)))
-                        .into_iter(),
-                ))
-            }
-            Node::ViewDirectory(key, view) => self.names_of_view(key, view),
-            _ => Err(Error::system(libc::ENOTDIR)),
+        if self.is_level(key) {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let found = self.hierarchy.find(key)?.ok_or_else(Error::stale)?;
+        match found.usable() {
+            Ok(Some(array)) => self.names_of_array(key, &array),
+            Err(e) => self.names_of_damaged(key, &e),
+            Ok(None) if found.is_group() => self.names_of_group(key),
+            Ok(None) => Err(Error::stale()),
         }
     }
 
@@ -171,6 +167,13 @@ impl Tree {
         }
         Ok(names)
     }
+}
+
+/// Returns the names in `.zarrfs`.
+fn control_names() -> NameStream {
+    let control = Key::root().join(CONTROL);
+    let names = ControlFile::ALL.map(|file| name_at(&control, file.name().to_string(), false));
+    Box::new(names.map(Ok).into_iter())
 }
 
 pub(super) fn name_at(key: &Key, name: String, is_directory: bool) -> Name {

@@ -137,7 +137,106 @@ impl ControlFile {
     }
 }
 
+/// What becomes of a node when a program changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeNature {
+    /// The directory of a group or an array.
+    Directory,
+    /// A directory that exists as long as its array.
+    ViewDirectory,
+    /// A file that exists as long as its array or group: it has a fixed size, and its removal
+    /// changes nothing.
+    Generated,
+    /// A file whose content is stored under a key, and outlives its name while it is open.
+    Stored,
+    /// A name that can only be removed.
+    Unreadable,
+    /// `.zarrfs` or a file in it, which cannot be changed.
+    Control,
+}
+
+/// What must be known before the attributes of a node are returned without a wait.
+pub enum AttributesCost<'a> {
+    /// Nothing.
+    Nothing,
+    /// The stored size of the array at the key.
+    StoredSize(&'a Key),
+    /// The sizes of the chunks of the array at the key.
+    ChunkSizes(&'a Key),
+    /// The metadata of the group at the key, if its document has consolidated metadata.
+    Consolidated(&'a Key),
+    /// What a listing of the node at the key describes.
+    Description(&'a Key),
+    /// What is found out by reading the store each time.
+    Everything,
+}
+
+/// What a file shows of the store: what must be current when it is opened.
+pub enum NodeSource<'a> {
+    /// Nothing.
+    Nothing,
+    /// All at and below the key.
+    Below(Key),
+    /// The documents at and below the key.
+    Documents(&'a Key),
+    /// A document of the node at the key, perhaps with those below.
+    Document(&'a Key, MetadataFile),
+}
+
 impl Node {
+    /// Returns what becomes of the node when a program changes it.
+    pub fn nature(&self) -> NodeNature {
+        match self {
+            Node::Directory(_) => NodeNature::Directory,
+            Node::ViewDirectory(..) => NodeNature::ViewDirectory,
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => {
+                NodeNature::Generated
+            }
+            Node::Chunk(..) | Node::Metadata(..) | Node::Value(_) => NodeNature::Stored,
+            Node::Unreadable(_) => NodeNature::Unreadable,
+            Node::ControlDirectory | Node::Control(_) => NodeNature::Control,
+        }
+    }
+
+    /// Returns what must be known before the attributes are returned without a wait.
+    pub(super) fn attributes_cost(&self) -> AttributesCost<'_> {
+        match self {
+            Node::Directory(key) => AttributesCost::Description(key),
+            Node::Flat(key) => AttributesCost::StoredSize(key),
+            Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => AttributesCost::Everything,
+            Node::Chunk(key, _) => AttributesCost::ChunkSizes(key),
+            Node::Metadata(key, file) => match file {
+                MetadataFile::Zarr => AttributesCost::Consolidated(key),
+                MetadataFile::Consolidated => AttributesCost::Everything,
+                MetadataFile::Array | MetadataFile::Group | MetadataFile::Attributes => {
+                    AttributesCost::Nothing
+                }
+            },
+            Node::ViewDirectory(..) | Node::Value(_) | Node::Unreadable(_) => {
+                AttributesCost::Nothing
+            }
+            Node::ControlDirectory | Node::Control(_) => AttributesCost::Nothing,
+        }
+    }
+
+    /// Returns what the file shows of the store.
+    pub(super) fn source(&self) -> NodeSource<'_> {
+        if let Some((key, format)) = self.header()
+            && format != Format::Npy
+        {
+            // the coordinates of a header lie beside its array
+            return NodeSource::Below(key.parent());
+        }
+        match self {
+            Node::Dataset(key, _) => NodeSource::Documents(key),
+            Node::Metadata(key, file) => NodeSource::Document(key, *file),
+            _ if self.is_directory() => NodeSource::Nothing,
+            _ => self
+                .key()
+                .map_or(NodeSource::Nothing, |key| NodeSource::Below(key.clone())),
+        }
+    }
+
     /// Returns whether the node is a directory.
     pub fn is_directory(&self) -> bool {
         matches!(
@@ -148,7 +247,119 @@ impl Node {
 
     /// Returns whether the node is `.zarrfs` or in it.
     pub fn is_control(&self) -> bool {
-        matches!(self, Node::ControlDirectory | Node::Control(_))
+        self.nature() == NodeNature::Control
+    }
+
+    /// Returns whether opening the file stores everything.
+    pub fn is_sync(&self) -> bool {
+        matches!(self, Node::Control(ControlFile::Sync))
+    }
+
+    /// Returns whether the node is a file that the mount generates.
+    pub fn is_generated(&self) -> bool {
+        self.nature() == NodeNature::Generated
+    }
+
+    /// Returns whether the node is a generated file that consists of parts: a header, a container
+    /// or a file of a view.
+    pub fn is_composite(&self) -> bool {
+        self.is_generated() && self.flat().is_none()
+    }
+
+    /// Returns whether the node shows what is stored under one key.
+    pub fn is_stored(&self) -> bool {
+        [NodeNature::Directory, NodeNature::Stored].contains(&self.nature())
+    }
+
+    /// Returns the key of the directory of a group or an array.
+    pub fn directory(&self) -> Option<&Key> {
+        match self {
+            Node::Directory(key) => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Returns the key of the array whose flat bytes this is.
+    pub fn flat(&self) -> Option<&Key> {
+        match self {
+            Node::Flat(key) => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Returns the key of the array whose size is that of the file, and the view if the file shows
+    /// physical values.
+    pub fn resized(&self) -> Option<(&Key, Option<&View>)> {
+        match self {
+            Node::Flat(key) => Some((key, None)),
+            Node::ViewFile(key, view @ View::Unpacked, ViewedFile::Flat) => Some((key, Some(view))),
+            _ => None,
+        }
+    }
+
+    /// Returns the key of the array that a header describes, or a part of it, and the format.
+    pub fn header(&self) -> Option<(&Key, Format)> {
+        match self {
+            Node::Header(key, format) | Node::ViewFile(key, _, ViewedFile::Header(format)) => {
+                Some((key, *format))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the key of the group that is shown as one file, and the format.
+    pub fn container(&self) -> Option<(&Key, GroupFormat)> {
+        match self {
+            Node::Dataset(key, format) => Some((key, *format)),
+            _ => None,
+        }
+    }
+
+    /// Returns the array and the view of a directory or file of a view.
+    pub fn view(&self) -> Option<(&Key, &View)> {
+        match self {
+            Node::ViewDirectory(key, view) | Node::ViewFile(key, view, _) => Some((key, view)),
+            _ => None,
+        }
+    }
+
+    /// Returns the key of the array and the name of a chunk.
+    pub fn chunk(&self) -> Option<(&Key, &str)> {
+        match self {
+            Node::Chunk(key, name) => Some((key, name)),
+            _ => None,
+        }
+    }
+
+    /// Returns the key of a plain key.
+    pub fn value(&self) -> Option<&Key> {
+        match self {
+            Node::Value(key) => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Returns the key of the group or array that the node belongs to, or its own.
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Node::Directory(key) | Node::Flat(key) | Node::Value(key) | Node::Unreadable(key) => {
+                Some(key)
+            }
+            Node::Header(key, _) | Node::Dataset(key, _) | Node::Chunk(key, _) => Some(key),
+            Node::Metadata(key, _) | Node::ViewDirectory(key, _) | Node::ViewFile(key, ..) => {
+                Some(key)
+            }
+            Node::ControlDirectory | Node::Control(_) => None,
+        }
+    }
+
+    /// Returns the key of the group or array whose properties are extended attributes of the node.
+    pub fn described(&self) -> Option<&Key> {
+        match self {
+            Node::Directory(key) | Node::Flat(key) | Node::Chunk(key, _) => Some(key),
+            Node::Header(key, _) | Node::Dataset(key, _) => Some(key),
+            _ => None,
+        }
     }
 
     /// Returns the path in the mount, without a leading slash.

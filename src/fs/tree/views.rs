@@ -6,7 +6,7 @@ use super::names::{NameStream, name_at};
 use super::node::{ROOT_NAME, SLICES, UNPACKED, View, ViewedFile};
 use super::{Attributes, FLAT, ListedNode, Name, Node, Tree, has_flat};
 use crate::array::Array;
-use crate::array::hierarchy::{Hierarchy, StoredNode};
+use crate::array::hierarchy::Hierarchy;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use zarrfs_base::error::{Error, Result};
@@ -87,7 +87,7 @@ impl Views {
 
 /// Returns an array and what a view shows of it; `None` if there is no such view.
 fn find(hierarchy: &Hierarchy, key: &Key, view: &View) -> Result<Option<(Arc<Array>, ArrayView)>> {
-    let Some(StoredNode::Array(array)) = hierarchy.find(key)? else {
+    let Some(array) = hierarchy.find(key)?.and_then(|node| node.array()) else {
         return Ok(None);
     };
     if !has_flat(&array) {
@@ -141,7 +141,10 @@ impl Tree {
                 continue;
             };
             let is_array = directory.is_root()
-                && matches!(self.hierarchy.find(directory)?, Some(StoredNode::Array(_)));
+                && self
+                    .hierarchy
+                    .find(directory)?
+                    .is_some_and(|node| node.array().is_some());
             let key = if !is_array {
                 directory.child(stem)?
             } else if stem == ROOT_NAME {
@@ -163,11 +166,13 @@ impl Tree {
         {
             return Ok(directory);
         }
-        let found = match self.directory_at(&path.parent())? {
-            Node::ViewDirectory(key, view) => self.lookup_in_view(&key, &view, path.name())?,
-            _ => self.view_in(&path.parent(), path.name())?,
+        let found = match self.directory_at(&path.parent())?.view() {
+            Some((key, view)) => self.lookup_in_view(key, view, path.name())?,
+            None => self.view_in(&path.parent(), path.name())?,
         };
-        Ok(found.filter(Node::is_directory).unwrap_or(directory))
+        Ok(found
+            .filter(|node| node.is_directory())
+            .unwrap_or(directory))
     }
 
     /// Adds the views of the arrays in a group to the names in it. Those of an array come before
@@ -313,10 +318,10 @@ impl Tree {
     /// Returns when a document that only a view shows was changed: the attributes that say what
     /// items stand for.
     pub(super) fn view_modified(&self, node: &Node) -> Result<SystemTime> {
-        let Node::ViewFile(key, View::Unpacked, _) = node else {
-            return Ok(SystemTime::UNIX_EPOCH);
-        };
-        self.modified(&self.hierarchy.attributes_key(key))
+        match node.view() {
+            Some((key, View::Unpacked)) => self.modified(&self.hierarchy.attributes_key(key)),
+            _ => Ok(SystemTime::UNIX_EPOCH),
+        }
     }
 
     /// Returns the entry of a name in a view whose lookup has failed.
@@ -326,12 +331,12 @@ impl Tree {
         view: &View,
         name: &Name,
     ) -> Option<ListedNode> {
-        let node = match Format::of_name(&name.name) {
-            _ if name.is_directory => {
-                Node::ViewDirectory(key.clone(), view.at(parse_index(&name.name)?)?)
-            }
-            Some(format) => Node::ViewFile(key.clone(), view.clone(), ViewedFile::Header(format)),
-            None => Node::ViewFile(key.clone(), view.clone(), ViewedFile::Flat),
+        let node = if name.is_directory {
+            Node::ViewDirectory(key.clone(), view.at(parse_index(&name.name)?)?)
+        } else {
+            let format = Format::of_name(&name.name);
+            let file = format.map_or(ViewedFile::Flat, ViewedFile::Header);
+            Node::ViewFile(key.clone(), view.clone(), file)
         };
         let attributes: Attributes = self.made(
             &node,

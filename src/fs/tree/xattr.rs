@@ -37,31 +37,24 @@ pub fn of(
     wanted: Option<&str>,
 ) -> Result<Vec<(String, Vec<u8>)>> {
     let mut list: Vec<(String, Vec<u8>)> = Vec::new();
-    match node {
-        Node::Directory(key)
-        | Node::Flat(key)
-        | Node::Header(key, _)
-        | Node::Dataset(key, _)
-        | Node::Chunk(key, _) => {
-            if let Ok(array) = tree.array(key)
-                && tree.may_tell(audience, node, &key.join(array.metadata_name()))?
-            {
-                for (name, value) in array.metadata().description() {
-                    push_json(name, &value, wanted, &mut list);
-                }
-            }
-            if may_be_attribute(wanted)
-                && tree.may_tell(audience, node, &tree.hierarchy().attributes_key(key))?
-            {
-                push_attributes(&texts(tree, key)?.texts, &|_| true, wanted, &mut list);
+    if let Some(key) = node.described() {
+        if let Ok(array) = tree.array(key)
+            && tree.may_tell(audience, node, &key.join(array.metadata_name()))?
+        {
+            for (name, value) in array.metadata().description() {
+                push_json(name, &value, wanted, &mut list);
             }
         }
-        Node::ViewDirectory(key, view) | Node::ViewFile(key, view, _) => {
-            of_view(tree, node, (key, view), audience, wanted, &mut list)?;
+        if may_be_attribute(wanted)
+            && tree.may_tell(audience, node, &tree.hierarchy().attributes_key(key))?
+        {
+            push_attributes(&texts(tree, key)?.texts, &|_| true, wanted, &mut list);
         }
-        _ => {}
     }
-    if let Node::Directory(key) = node
+    if let Some(view) = node.view() {
+        of_view(tree, node, view, audience, wanted, &mut list)?;
+    }
+    if let Some(key) = node.directory()
         && let Some(snapshots) = tree.hierarchy().store().capabilities().snapshots
         && let Some((read, commit)) = snapshots.commit_at(key)?
         && tree.may_tell(audience, node, &key.join(ZARR_JSON))?
@@ -79,7 +72,7 @@ pub fn of(
         let facts = facts.into_iter().chain(branch);
         list.extend(facts.map(|(name, value)| (format!("user.icechunk.{name}"), value.into())));
     }
-    if let Node::Chunk(key, name) = node {
+    if let Some((key, name)) = node.chunk() {
         let (array, chunk) = tree.chunk(key, name)?;
         if let Some(stat) = array.stat_chunk(chunk)? {
             list.push((

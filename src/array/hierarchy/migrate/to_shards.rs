@@ -6,7 +6,7 @@
 //! of the root is put last, so that an interrupted copy is no store, and a copy may be repeated.
 
 use super::super::values::ArchivedNodes;
-use super::super::{DocumentFormat, Hierarchy, StoredNode};
+use super::super::{DocumentFormat, Hierarchy};
 use super::to_v3::MigratedNode;
 use crate::array::{Array, ArrayEntry};
 use std::collections::{BTreeSet, HashSet};
@@ -163,10 +163,8 @@ impl ShardedCopying<'_> {
             is_array: false,
             is_consolidated,
         };
-        let array = match self.from.find(&node.key)? {
-            Some(StoredNode::Array(array)) => array,
-            Some(StoredNode::Damaged(e)) => return Err(e),
-            _ => return Ok(new),
+        let Some(array) = self.from.usable_array(&node.key)? else {
+            return Ok(new);
         };
         new.is_array = true;
         let shards = shard_shape(self.shape, &array).map_err(|e| e.context(&node.key))?;

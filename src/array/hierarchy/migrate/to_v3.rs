@@ -133,11 +133,9 @@ impl Hierarchy {
             }
         }
         let has_v3 = self.v3_document(key)?.is_some();
-        let is_group = matches!(node, StoredNode::Group);
-        if let StoredNode::Damaged(e) = node
-            && !(has_v3 && documents.is_empty())
-        {
-            return Err(e.clone());
+        let is_group = node.is_group();
+        if !(has_v3 && documents.is_empty()) {
+            node.usable()?;
         }
         let form = self.array_document(key)?.map(|document| document.form);
         if form == Some(DocumentKind::Removed) {

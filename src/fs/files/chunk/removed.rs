@@ -5,6 +5,7 @@
 use super::draft::{ChunkDraft, DraftBytes};
 use super::{ChunkFile, Draft};
 use crate::cache::Wait;
+use crate::fs::files::Handles;
 use crate::fs::files::OpenFile;
 use crate::fs::tree::Node;
 use crate::fs::{Change, Fs};
@@ -24,13 +25,14 @@ impl ChunkFile {
     }
 }
 
-impl Fs {
+impl Handles<dyn OpenFile> {
     /// Returns the open chunk files with an inode number.
     fn open_chunk_files(&self, inode: u64) -> Vec<Arc<dyn OpenFile>> {
-        self.files
-            .matching(|file| file.inode() == inode && file.as_chunk().is_some())
+        self.matching(|file| file.inode() == inode && file.as_chunk().is_some())
     }
+}
 
+impl Fs {
     /// Returns the content of the chunk file `node`, with the drafts of the files that have it
     /// open.
     fn removed_content(
@@ -39,9 +41,7 @@ impl Fs {
         inode: u64,
         drafts: &[MutexGuard<Option<ChunkDraft>>],
     ) -> Result<Arc<Draft>> {
-        let Node::Chunk(key, name) = node else {
-            return Err(Error::stale());
-        };
+        let (key, name) = node.chunk().ok_or_else(Error::stale)?;
         let (array, chunk) = self.tree.stored_chunk(key, name)?;
         let is_stored = self.cache.is_dirty(&array, chunk) || array.stat_chunk(chunk)?.is_some();
         let size = array.grid().chunk_size(chunk);
@@ -54,7 +54,8 @@ impl Fs {
             let len = PIECE.min(end - at);
             if is_stored {
                 let from = at as u64;
-                self.read_chunk(&array, name, from, len, Wait::Allowed, &mut piece)?;
+                self.arrays
+                    .read_chunk(&array, name, from, len, Wait::Allowed, &mut piece)?;
             } else {
                 piece.resize(len.min(size - at), 0);
                 array.fill(&mut piece, at as u64);
@@ -82,7 +83,7 @@ impl Change<'_> {
     /// Removes a chunk file. Files that have it open keep its bytes, unless these cannot be read.
     pub(in crate::fs) fn unlink_chunk(&self, node: &Node) -> Result<()> {
         let inode = self.tree.inode(node);
-        let open = self.open_chunk_files(inode);
+        let open = self.files.open_chunk_files(inode);
         let chunks = open.iter().filter_map(|file| file.as_chunk());
         // no file writes to the chunk while it is removed
         let mut drafts: Vec<_> = chunks.map(|chunk| lock(&chunk.draft)).collect();
@@ -101,7 +102,7 @@ impl Change<'_> {
         self.truncations.forget(inode);
         drafts.iter_mut().for_each(|draft| **draft = None);
         // a file may have been opened meanwhile
-        for file in self.open_chunk_files(inode) {
+        for file in self.files.open_chunk_files(inode) {
             if let Some(chunk) = file.as_chunk() {
                 let _ = chunk.removed.set(content.clone());
             }

@@ -204,5 +204,5 @@ impl CompositeFile {
 /// Returns whether programs may take short reads of a file for zeros. The kernel must not keep its
 /// pages, because a read of pages is short at the first page that cannot be read.
 pub(super) fn is_read_in_blocks(node: &Node) -> bool {
-    matches!(node, Node::Dataset(_, GroupFormat::Netcdf))
+    matches!(node.container(), Some((_, GroupFormat::Netcdf)))
 }

@@ -4,6 +4,7 @@
 //! close: see `fs::early_files`.
 
 use super::CompositeFile;
+use super::early_file::EarlyFile;
 use crate::fs::files::OpenFile;
 use crate::fs::{Change, Fs};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,10 +102,10 @@ impl CompositeFile {
             return Ok(());
         }
         let path = self.node.path();
-        let taken = fs.take_early_file(&path);
+        let taken = EarlyFile::new(fs, &path).take();
         let waits = taken.is_err() && fs.may_be_early(&self.node);
         if waits {
-            fs.record_early(&path);
+            fs.tree.record_early(&path);
         }
         if taken.is_ok() || waits {
             self.whole.is_finished.store(true, Ordering::Relaxed);
@@ -119,7 +120,7 @@ impl CompositeFile {
     /// Removes the plain key if it has not become the file.
     pub(super) fn end_early(&self, fs: &Change) {
         if !self.whole.is_finished.load(Ordering::Relaxed)
-            && let Err(e) = fs.remove_early(&self.node.path())
+            && let Err(e) = EarlyFile::new(fs, &self.node.path()).remove()
         {
             fs.stats.problem(e.to_string());
         }

@@ -7,7 +7,7 @@
 
 use super::CompositeFile;
 use crate::fs::resize::HiddenGrowth;
-use crate::fs::tree::{Node, ViewedFile};
+use crate::fs::tree::Tree;
 use crate::fs::{Change, Fs};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::json::Value;
@@ -15,6 +15,7 @@ use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_export::{
     EDIT_MEMORY, EditedArray, Format, GroupFormat, HeaderEdit, MAX_TEXT, PartContent,
 };
+use zarrfs_store::Store;
 use zarrfs_store::{Key, StoreExt};
 
 /// Number of bytes of a file that are read first to find its header.
@@ -61,10 +62,10 @@ impl CompositeFile {
     /// space behind it; `None` for other files.
     pub(super) fn header(&self) -> Option<(&Key, &[u8])> {
         match (
-            &self.node,
+            self.node.container(),
             self.file.parts().first().map(|part| &part.content),
         ) {
-            (Node::Dataset(group, GroupFormat::Netcdf), Some(PartContent::Bytes(bytes))) => {
+            (Some((group, GroupFormat::Netcdf)), Some(PartContent::Bytes(bytes))) => {
                 Some((group, bytes))
             }
             _ => None,
@@ -205,7 +206,7 @@ impl CompositeFile {
             if let Some(count) = request.more_records {
                 growth = self.grow(fs, count)?;
             }
-            fs.change_attributes(&request.attributes)?;
+            change_attributes(&fs.tree, &request.attributes)?;
             draft.stored.clone_from(&draft.shown);
         }
         *lock(&self.edited) = Some(draft);
@@ -243,16 +244,13 @@ impl CompositeFile {
         let _memory = memory::take(EDIT_MEMORY * (shown.len() + draft.text.len()))
             .map_err(|e| e.context(self.node.path()))?;
         let [shown, written] = [&shown, &draft.text].map(|text| String::from_utf8_lossy(text));
-        let format = match &self.node {
-            Node::Header(_, format) | Node::ViewFile(.., ViewedFile::Header(format)) => {
-                Some(*format)
-            }
-            _ => None,
-        };
+        let format = self.node.header().map(|(_, format)| format);
+        // the files of a view have no attributes of their own
+        let of_array = self.node.header().filter(|_| self.node.view().is_none());
         // the coordinates and the grid mapping of a copied array may follow
         let is_copy = fs.may_be_early(&self.node);
-        let edits = match &self.node {
-            Node::Header(key, Format::Vrt) => {
+        let edits = match of_array {
+            Some((key, Format::Vrt)) => {
                 let attributes = fs.tree.hierarchy().attributes(key)?;
                 let array = EditedArray {
                     attributes: &attributes,
@@ -269,42 +267,44 @@ impl CompositeFile {
                 edits.lost_names()
             ));
         }
-        match &self.node {
-            Node::Header(key, _) if !edits.attributes.is_empty() => {
-                fs.change_attributes(&vec![(key.clone(), edits.attributes)])
+        match of_array {
+            Some((key, _)) if !edits.attributes.is_empty() => {
+                change_attributes(&fs.tree, &vec![(key.clone(), edits.attributes)])
             }
             _ => Ok(()),
         }
     }
 }
 
-impl Fs {
-    pub(super) fn change_attributes(&self, changes: &AttributeChanges) -> Result<()> {
-        for (key, changes) in changes {
-            self.tree.hierarchy().change_attributes(key, changes)?;
-            self.tree.document_changed();
-        }
-        Ok(())
+/// Stores changes of attributes.
+pub(super) fn change_attributes(tree: &Tree, changes: &AttributeChanges) -> Result<()> {
+    for (key, changes) in changes {
+        tree.hierarchy().change_attributes(key, changes)?;
+        tree.document_changed();
     }
+    Ok(())
+}
 
-    /// Reads the header of the file at `from` and compares it with `header`. Returns that and the
-    /// size of the file.
-    pub(super) fn read_edited(&self, from: &Key, header: &[u8]) -> Result<(HeaderEdit, u64)> {
-        let mut bytes = Vec::new();
-        let mut len = FIRST_READ;
-        loop {
-            let stat = self
-                .store()
-                .get_range(from, 0..len, &mut bytes)
-                .map_err(|e| e.context(from))?;
-            let size = stat.ok_or_else(Error::stale)?.size;
-            match HeaderEdit::compare(header, &bytes)? {
-                Some(edited) => return Ok((edited, size)),
-                None if len >= size || len >= MAX_HEADER => {
-                    return Err(refused("has no whole header"));
-                }
-                None => len *= 4,
+/// Reads the header of the file at `from` and compares it with `header`. Returns that and the
+/// size of the file.
+pub(super) fn read_edited(
+    store: &dyn Store,
+    from: &Key,
+    header: &[u8],
+) -> Result<(HeaderEdit, u64)> {
+    let mut bytes = Vec::new();
+    let mut len = FIRST_READ;
+    loop {
+        let stat = store
+            .get_range(from, 0..len, &mut bytes)
+            .map_err(|e| e.context(from))?;
+        let size = stat.ok_or_else(Error::stale)?.size;
+        match HeaderEdit::compare(header, &bytes)? {
+            Some(edited) => return Ok((edited, size)),
+            None if len >= size || len >= MAX_HEADER => {
+                return Err(refused("has no whole header"));
             }
+            None => len *= 4,
         }
     }
 }

@@ -6,7 +6,6 @@ use super::CompositeFile;
 use crate::array::Array;
 use crate::fs::Fs;
 use crate::fs::files::items::another_array;
-use crate::fs::tree::Node;
 use std::sync::{Arc, OnceLock};
 use zarrfs_base::error::Result;
 use zarrfs_export::{FilePart, PartContent};
@@ -60,8 +59,8 @@ impl CompositeFile {
     /// Returns the last part of a container of one array, with its number and the array's key.
     fn values_of_array(&self) -> Option<(usize, &FilePart, &Key)> {
         let part = self.file.parts().last()?;
-        match (&self.node, &part.content) {
-            (Node::Header(..) | Node::ViewFile(..), PartContent::Flat { key, .. }) => {
+        match &part.content {
+            PartContent::Flat { key, .. } if self.node.container().is_none() => {
                 Some((self.file.parts().len() - 1, part, key))
             }
             _ => None,

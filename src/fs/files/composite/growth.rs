@@ -86,7 +86,9 @@ impl CompositeFile {
             Ok(true) => {}
             Ok(false) => *held = None,
             Err(e) => {
-                growth.into_iter().for_each(|growth| fs.undo_growth(growth));
+                growth
+                    .into_iter()
+                    .for_each(|growth| fs.writer.undo_growth(growth));
                 return Err(e);
             }
         }
@@ -132,11 +134,13 @@ impl CompositeFile {
             let end = fs.tree.array(key)?.metadata().row_size().checked_mul(count);
             let grown = end
                 .ok_or_else(|| Error::system(libc::EFBIG))
-                .and_then(|end| fs.reach(key, end));
+                .and_then(|end| fs.arrays.reach(key, end));
             match grown {
                 Ok((_, grown)) => growth.extend(grown),
                 Err(e) => {
-                    growth.into_iter().for_each(|growth| fs.undo_growth(growth));
+                    growth
+                        .into_iter()
+                        .for_each(|growth| fs.writer.undo_growth(growth));
                     return Err(e);
                 }
             }

@@ -182,8 +182,8 @@ fn write_stored(fs: &Change, of: &FlatPart, at: u64, data: &[u8], mode: WriteMod
         if !of.part.is_of(array.metadata()) || end > array.size() {
             return Err(another_array());
         }
-        fs.resizing.written_to(array.key(), end);
-        fs.write_flat(array, at, data, mode)
+        fs.arrays.resizing.written_to(array.key(), end);
+        fs.writer.write_flat(array, at, data, mode)
     });
     written.map(drop)
 }

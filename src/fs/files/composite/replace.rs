@@ -3,6 +3,7 @@
 
 use super::CompositeFile;
 use super::edit::refused;
+use super::edit::{change_attributes, read_edited};
 use crate::fs::files::OpenFile;
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs};
@@ -26,7 +27,7 @@ impl CompositeFile {
     /// `--resize`.
     pub(in crate::fs) fn replace(&self, fs: &Change, from: &Key) -> Result<()> {
         let (group, header) = self.header().ok_or_else(|| refused("has no header"))?;
-        let (edited, size) = fs.read_edited(from, header)?;
+        let (edited, size) = read_edited(fs.store(), from, header)?;
         let changes =
             edited.changes(group, &self.file, |key| fs.tree.hierarchy().attributes(key))?;
         let moved = edited.moved(&self.file);
@@ -63,11 +64,13 @@ impl CompositeFile {
             })
         });
         if let Err(e) = written {
-            growth.into_iter().for_each(|growth| fs.undo_growth(growth));
+            growth
+                .into_iter()
+                .for_each(|growth| fs.writer.undo_growth(growth));
             return Err(e);
         }
         drop(growth);
-        fs.change_attributes(&changes)?;
+        change_attributes(&fs.tree, &changes)?;
         self.flush(fs)
     }
 

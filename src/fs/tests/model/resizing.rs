@@ -1,6 +1,7 @@
 //! Changes of the array's shape, through the mount and by another writer.
 
 use super::*;
+use crate::array::Array;
 use crate::array::hierarchy::{MetadataFile, StoredNode};
 use crate::fs::resize::Added;
 use zarrfs_base::json::{self, Value};
@@ -76,7 +77,7 @@ impl Model {
     fn resize_here(&self, new: &[u64], by_size: bool) -> Result<()> {
         let key = Key::normalize("a")?;
         if by_size {
-            return self.fs.change().truncate(
+            return self.fs.change().writer.truncate(
                 &key,
                 new.iter().product::<u64>() * self.meta.dtype.size() as u64,
                 Added::FillValue,
