@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::codec::{BEGINNING, foreign_content};
@@ -304,13 +304,13 @@ impl Array {
         };
         // the encoded chunk takes memory, too
         memory::make_room(self.chunk_memory());
-        memory::check_chunk(needed).map_err(|e| e.context(&self.key))
+        memory::check_chunk(needed).context(&self.key)
     }
 
     /// Returns the pipeline of the largest chunk. The pipelines of other chunks have the same
     /// codecs, for other sizes.
     fn pipeline(&self) -> Result<&Pipeline> {
-        self.pipelines.largest().map_err(|e| e.context(&self.key))
+        self.pipelines.largest().context(&self.key)
     }
 
     /// Returns the pipeline of a chunk.

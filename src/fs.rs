@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_base::pool::{Pool, PoolGrowth, processors};
 use zarrfs_base::stats::Stats;
@@ -406,7 +406,7 @@ impl Fs {
             }
             Node::Value(key) => {
                 self.tree.check_plain(&node, key)?;
-                let file = self.store().file(key).map_err(|e| e.context(key))?;
+                let file = self.store().file(key).context(key)?;
                 PlainFile::open(inode, file.map(|(file, _)| file))
             }
             Node::Unreadable(key) => {

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_store::{Replaces, Stat, StoreExt, Version};
@@ -142,7 +142,7 @@ pub(super) trait Chunks: Any + Send + Sync {
     /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
     fn erase(&self, array: &Array, chunk: ChunkId) -> Result<bool> {
         let key = array.stored_key(chunk);
-        array.store.delete(&key).map_err(|e| e.context(&key))
+        array.store.delete(&key).context(&key)
     }
 
     /// Calls `replace`, which replaces or deletes the object that holds `chunk`, while this mount

@@ -9,7 +9,7 @@
 use super::{Array, Ranges};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::metadata::{ArrayMetadata, MAX_DOCUMENT};
@@ -106,19 +106,19 @@ impl Array {
     fn stored_document(&self, source: &Source) -> Result<Document> {
         for key in &source.keys {
             self.store.forget(key);
-            let Some(stat) = self.store.stat(key).map_err(|e| e.context(key))? else {
+            let Some(stat) = self.store.stat(key).context(key)? else {
                 continue;
             };
             if lock(&source.confirmed).version == stat.version {
                 return Ok(Document::Same);
             }
-            let read = get_counted(&*self.store, key, MAX_DOCUMENT).map_err(|e| e.context(key))?;
+            let read = get_counted(&*self.store, key, MAX_DOCUMENT).context(key)?;
             let Some(Counted { bytes, stat, .. }) = read else {
                 continue;
             };
             // another program may be writing the document in place: written bytes wait until it can
             // be parsed
-            let metadata = (source.parse)(&bytes).map_err(|e| e.context(key))?;
+            let metadata = (source.parse)(&bytes).context(key)?;
             return Ok(Document::Other(stat.version, Box::new(metadata)));
         }
         Ok(Document::Gone)

@@ -8,7 +8,7 @@ use super::chunks::ObjectChunks;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::ArrayMetadata;
@@ -144,6 +144,6 @@ impl Array {
         self.freshness.record_store();
         self.freshness.begin_opening();
         self.freshness.record_write();
-        replaced.map_err(|e| e.context(key))
+        replaced.context(key)
     }
 }

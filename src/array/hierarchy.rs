@@ -8,7 +8,7 @@ use lru::LruCache;
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory::{self, Grant};
 use zarrfs_base::stats::Stats;
 use zarrfs_format::fill_value::FillMeaning;
@@ -583,7 +583,7 @@ impl Hierarchy {
 
     /// Returns the stat of a key, with the key in an error.
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        self.store.stat(key).map_err(|e| e.context(key))
+        self.store.stat(key).context(key)
     }
 
     /// Returns the parsed array, from memory if its document is unchanged.
@@ -624,7 +624,7 @@ impl Hierarchy {
             (Some(found), _) | (None, Ok(Some(found))) => {
                 let version = &found.stat.version;
                 let parsed = self.parse(key, &found.text, *form, version);
-                (version.clone(), parsed.map_err(|e| e.context(document)))
+                (version.clone(), parsed.context(document))
             }
             (None, Ok(None)) => {
                 return Err(Error::not_found("went away while it was read").context(document));
@@ -710,7 +710,7 @@ impl Hierarchy {
     /// Streams the names in a group, without metadata documents, unfinished values, refused links,
     /// and values that hide a prefix, which is shown instead.
     pub fn list(&self, key: &Key) -> Result<Listing> {
-        let listing = self.store.list(key).map_err(|e| e.context(key))?;
+        let listing = self.store.list(key).context(key)?;
         let store = self.store.clone();
         let stats = self.stats.clone();
         let group = key.clone();

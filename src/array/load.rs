@@ -5,7 +5,7 @@ use super::{Array, NeighborBytes};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory;
 use zarrfs_format::codec::{SeekPoints, check_objects};
 use zarrfs_format::grid::ChunkId;
@@ -134,7 +134,7 @@ impl Array {
         let start = Instant::now();
         let done = call();
         self.stats.store_time.add_since(start);
-        done.map_err(|e| e.context(key))
+        done.context(key)
     }
 
     /// Reads a range of the value at `key` as [`StoreExt::get_range`] does.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_base::pool::on_threads;
 use zarrfs_format::codec::{
@@ -338,8 +338,7 @@ impl Array {
         mut buffer: Vec<u8>,
         stored: &mut Vec<u8>,
     ) -> Result<Option<Vec<u8>>> {
-        memory::check_chunk(index.block_size().saturating_mul(2))
-            .map_err(|e| e.context(&self.key))?;
+        memory::check_chunk(index.block_size().saturating_mul(2)).context(&self.key)?;
         if !self.get_same(chunk, &index.version, index.stored_range(n), stored)? {
             return Ok(None);
         }
@@ -401,8 +400,7 @@ impl Array {
         part: Range<usize>,
         scratch: &mut Scratch,
     ) -> Result<Option<Vec<u8>>> {
-        memory::check_chunk(self.part_memory(chunk, points, part.clone()))
-            .map_err(|e| e.context(&self.key))?;
+        memory::check_chunk(self.part_memory(chunk, points, part.clone())).context(&self.key)?;
         let pipeline = self.pipeline_of(chunk)?;
         let (items, ranges) = pipeline.part(part.clone(), points.nbytes());
         let mut joined = Vec::new();

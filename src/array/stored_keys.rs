@@ -7,7 +7,7 @@ use super::chunks::ObjectChunks;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
-use zarrfs_base::error::{Kind, Result};
+use zarrfs_base::error::{ErrorContext, Kind, Result};
 use zarrfs_format::chunk_key::{KeyEncoding, parse_index};
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::metadata::Separator;
@@ -143,7 +143,7 @@ impl Array {
     /// Returns the stat of the object that holds a chunk.
     pub(super) fn stat_object(&self, chunk: ChunkId) -> Result<Option<Stat>> {
         let key = self.stored_key(chunk);
-        self.store.stat(&key).map_err(|e| e.context(&key))
+        self.store.stat(&key).context(&key)
     }
 
     /// Calls `each` with the result of [`Array::stat_chunk`] for each chunk, in order, until it
@@ -207,10 +207,7 @@ impl Array {
     /// Returns the stored chunks and the other values below the array's prefix, streamed in the
     /// order of the store.
     pub fn entries(self: &Arc<Self>) -> Result<Entries> {
-        let level = self
-            .store
-            .list(&self.key)
-            .map_err(|e| e.context(&self.key))?;
+        let level = self.store.list(&self.key).context(&self.key)?;
         let levels = vec![(level, String::new())];
         Ok(Entries {
             array: self.clone(),
@@ -287,7 +284,7 @@ impl Array {
     /// Fixes an undeclared separator before a chunk is stored, unless chunks of another writer have
     /// fixed it already.
     pub(super) fn settle_separator(&self) -> Result<()> {
-        self.detect_separator().map_err(|e| e.context(&self.key))?;
+        self.detect_separator().context(&self.key)?;
         self.separator.get_or_init(|| Separator::Dot);
         Ok(())
     }

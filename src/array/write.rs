@@ -3,7 +3,7 @@
 use super::{Array, EncodedChunk, Put, Scratch};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::pipeline::Pipeline;
@@ -22,7 +22,7 @@ impl Array {
         let needed = self.chunk_memory().saturating_add(self.encoder_memory());
         memory::make_room(needed);
         self.encodable()?;
-        memory::check_chunk(needed).map_err(|e| e.context(&self.key))
+        memory::check_chunk(needed).context(&self.key)
     }
 
     /// Checks that chunks can be stored, perhaps by a program with more memory for its encoder.
@@ -31,15 +31,11 @@ impl Array {
     ///
     /// Fails if the store is read-only, if a codec cannot encode, or without memory for a chunk.
     pub fn encodable(&self) -> Result<()> {
-        self.store
-            .check_writable(&self.key)
-            .map_err(|e| e.context(&self.key))?;
+        self.store.check_writable(&self.key).context(&self.key)?;
         let pipeline = self.pipeline()?;
         // a write that is accepted must not fail to be encoded later
-        memory::check_chunk(self.chunk_memory()).map_err(|e| e.context(&self.key))?;
-        self.chunks
-            .check_storable(self)
-            .map_err(|e| e.context(&self.key))?;
+        memory::check_chunk(self.chunk_memory()).context(&self.key)?;
+        self.chunks.check_storable(self).context(&self.key)?;
         self.encodable
             .get_or_init(|| self.try_encode(pipeline))
             .clone()

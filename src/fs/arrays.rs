@@ -9,7 +9,7 @@ use crate::fs::tree::{FLAT, Node, Tree, chunk_named};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_format::metadata::{ZARR_JSON, ZGROUP};
 use zarrfs_store::{Key, Store, StoreExt};
 
@@ -135,7 +135,7 @@ impl WrittenArrays {
             let end = range.end.min(at + PIECE);
             store
                 .get_range(from, at..end, &mut piece)
-                .map_err(|e| e.context(from))?
+                .context(from)?
                 .ok_or_else(Error::stale)?;
             if piece.is_empty() || write(at, &piece)? != piece.len() {
                 return Err(Error::stale());

@@ -4,7 +4,7 @@ use super::arrays::WrittenArrays;
 use super::tree::Node;
 use crate::cache::Wait;
 use std::ops::Deref;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory::Grant;
 use zarrfs_store::StoreExt;
 
@@ -58,7 +58,7 @@ impl FileContent {
                     })?;
                 store
                     .get(key, limit.min(size), &mut bytes)
-                    .map_err(|e| e.context(key))?
+                    .context(key)?
                     .ok_or_else(Error::stale)?;
             }
             Node::Chunk(key, name) => {

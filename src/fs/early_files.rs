@@ -17,7 +17,7 @@ use super::names::MAX_PLAIN;
 use super::{Change, Fs};
 use crate::fs::tree::{FLAT, Node};
 use std::sync::Arc;
-use zarrfs_base::error::{Kind, Result};
+use zarrfs_base::error::{ErrorContext, Kind, Result};
 use zarrfs_store::{EntryKind, Key, StoreExt};
 
 /// Why a file stays hidden.
@@ -44,7 +44,7 @@ impl Change<'_> {
                     .open(&node, inode, None, None, MAX_PLAIN)?
                     .opened()
             }
-            file => PlainFile::open(0, Some(file.map_err(|e| e.context(path))?)),
+            file => PlainFile::open(0, Some(file.context(path)?)),
         };
         new.file.set_len(0)?;
         Ok(new.file)

@@ -13,7 +13,7 @@ use crate::fs::tree::EncodedValue;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::spill_file::unnamed_file;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::Key;
@@ -28,7 +28,7 @@ impl WrittenArrays {
         array.readable()?;
         self.store()
             .check_writable(array.key())
-            .map_err(|e| e.context(array.key()))?;
+            .context(array.key())?;
         unnamed_file(&self.spill_directory)
     }
 

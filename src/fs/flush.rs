@@ -4,7 +4,7 @@ use super::Change;
 use super::files::draft::{Draft, DraftText};
 use crate::array::hierarchy::MetadataFile;
 use crate::fs::tree::Node;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_store::{Key, StoreExt};
 
 impl Change<'_> {
@@ -86,11 +86,7 @@ impl Change<'_> {
             (Some(value), DraftText::Memory(bytes)) => self
                 .writer
                 .replace_encoded(&value, &self.arrays.file_of(bytes)?),
-            (None, DraftText::Memory(bytes)) => self
-                .store()
-                .put(key, bytes)
-                .map(drop)
-                .map_err(|e| e.context(key)),
+            (None, DraftText::Memory(bytes)) => self.store().put(key, bytes).map(drop).context(key),
             // the array was replaced since the file was opened
             (None, DraftText::File(_)) => Err(Error::stale().context(key)),
         }

@@ -4,7 +4,7 @@
 
 use super::{Change, Fs};
 use std::time::SystemTime;
-use zarrfs_base::error::Result;
+use zarrfs_base::error::{ErrorContext, Result};
 use zarrfs_store::{FileAttribute, Key, Permissions, StoreExt};
 
 impl Fs {
@@ -14,7 +14,7 @@ impl Fs {
         let set = self
             .store()
             .set_file_attribute(key, FileAttribute::NextMode(mode));
-        set.map_err(|e| e.context(key))
+        set.context(key)
     }
 
     /// Sets the mode of what is, or will be, stored under a key of its own. For other files this
@@ -28,7 +28,7 @@ impl Fs {
         let set = self
             .store()
             .set_file_attribute(&key, FileAttribute::Mode(mode));
-        let permissions = set.map_err(|e| e.context(key))?;
+        let permissions = set.context(key)?;
         if let Some(draft) = self.drafts.get(&node.path()) {
             draft.lock().permissions = permissions;
         }
@@ -74,7 +74,7 @@ impl Change<'_> {
         let set = self
             .store()
             .set_file_attribute(&key, FileAttribute::Modified(time));
-        set.map_err(|e| e.context(key))?;
+        set.context(key)?;
         self.created_chunks.change(&node.path(), |attributes| {
             attributes.modified = time.unwrap_or_else(SystemTime::now);
         });

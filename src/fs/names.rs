@@ -8,7 +8,7 @@ use super::files::{NewFile, OpenFile};
 use super::{Change, Fs, OpenedFile};
 use crate::fs::tree::{Attributes, CONTROL, Node, NodeNature, ROOT_INODE, Target};
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_format::metadata::MAX_DOCUMENT;
 use zarrfs_store::{Key, Permissions, Replaces, Space, StoreExt};
 
@@ -139,7 +139,7 @@ impl Fs {
                     Err(e) if e.kind() == Kind::Unsupported => {
                         return self.create_plain(key, exclusive, permissions);
                     }
-                    file => file.map_err(|e| e.context(&key))?,
+                    file => file.context(&key)?,
                 };
                 let inode = self.tree.remember(Node::Value(key));
                 let new = PlainFile::open(inode, Some(file));
@@ -180,7 +180,7 @@ impl Fs {
         if exclusive
             && store
                 .put_if(&key, &[], Replaces::Nothing)
-                .map_err(|e| e.context(&key))?
+                .context(&key)?
                 .is_none()
         {
             return Err(Error::system(libc::EEXIST));
@@ -474,7 +474,7 @@ impl Change<'_> {
             Node::Value(key) | Node::Unreadable(key) => {
                 let removed = match self.tree.encoded_value(key) {
                     Ok(Some(value)) => self.writer.erase_encoded(&value)?,
-                    _ => self.store().delete(key).map_err(|e| e.context(key))?,
+                    _ => self.store().delete(key).context(key)?,
                 };
                 self.tree.removed(node);
                 removed

@@ -8,7 +8,7 @@ use super::files::composite::CompositeFile;
 use super::write::WriteMode;
 use super::{Change, Fs};
 use crate::fs::tree::{Attributes, CONTROL, Node, NodeNature, Target, is_partial};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_export::{GroupFormat, MAX_TEXT};
 use zarrfs_format::metadata::MAX_DOCUMENT;
 use zarrfs_store::{FileAttribute, Key, Replaces, StoreExt};
@@ -89,7 +89,7 @@ impl Change<'_> {
                     &FileContent::read(&self.arrays, &source)?,
                     Replaces::Nothing,
                 );
-                put.map_err(|e| e.context(&to))?
+                put.context(&to)?
                     .ok_or_else(|| Error::system(libc::EEXIST))?;
             }
             _ => return Err(Error::system(libc::EPERM)),
@@ -277,7 +277,7 @@ impl<'a> MovedNode<'a> {
             (_, Target::Plain(to)) => {
                 store
                     .put(to, &FileContent::read(&self.fs.arrays, self.source)?)
-                    .map_err(|e| e.context(to))?;
+                    .context(to)?;
                 self.fs.drafts.forget(to);
             }
             (_, Target::Document(key, file)) => {

@@ -9,7 +9,7 @@ use crate::cache::{Creates, Part, Ranges, Wait};
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::{self};
 use zarrfs_format::grid::{Block, ChunkId};
 use zarrfs_format::layout;
@@ -239,8 +239,7 @@ impl<'a> ArrayWriter<'a> {
         }
         if data.len() == array.grid().chunk_size(chunk) {
             // a list of parts of one item each would take many times the memory of the chunk
-            memory::check_chunk(data.len().saturating_mul(2))
-                .map_err(|e| e.context(array.key()))?;
+            memory::check_chunk(data.len().saturating_mul(2)).context(array.key())?;
             let mut chunk_bytes = Vec::new();
             memory::resize(&mut chunk_bytes, data.len())?;
             layout::f_to_c(&meta.chunks, meta.dtype.size(), data, &mut chunk_bytes);

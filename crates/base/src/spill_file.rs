@@ -1,7 +1,7 @@
 //! Unnamed files for bytes that do not fit into memory. The system deletes such a file with its
 //! last user or with the process. The module does not know what the bytes mean.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorContext, Kind, Result};
 use crate::memory::lock;
 use crate::outside::{ANSWER_LIMIT, Answer, ask_outside};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
@@ -236,7 +236,7 @@ pub fn unnamed_file(directory: &Path) -> Result<File> {
         }
         opened => opened.map_err(Error::from),
     };
-    Ok(opened.map_err(|e| e.context(directory.display()))?.into())
+    Ok(opened.context(directory.display())?.into())
 }
 
 /// Returns the number of free bytes in the file system of a directory for spill files.

@@ -17,7 +17,7 @@ use messages::{Messages, ObjectAttribute, SUPERBLOCK, TextEncoding, UNDEFINED, V
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use strings::HeapStrings;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::key::Key;
 use zarrfs_base::memory;
 use zarrfs_format::metadata::ArrayMetadata;
@@ -81,7 +81,7 @@ pub fn file_of_group(hierarchy: &dyn HierarchyReader, key: &Key) -> Result<Compo
         _ => return Err(Error::not_found("no such group").context(key)),
     }
     file.find_dimensions();
-    file.composite().map_err(|e| e.context(key))
+    file.composite().context(key)
 }
 
 /// An object of the file: a group or an array.

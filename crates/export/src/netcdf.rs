@@ -12,7 +12,7 @@ use dimensions::Dimensions;
 pub use edit::{HeaderEdit, Moved};
 use mapping::Mappings;
 use members::GroupArrays;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{Map, Value};
 use zarrfs_base::key::Key;
 use zarrfs_base::memory;
@@ -73,7 +73,7 @@ pub fn dataset(
     // memory for the converted attributes and two copies of the header
     let _making = memory::take(members.memory + attributes.memory())?;
     let header = header_of(&members, &attributes);
-    file_of(&members, header).map_err(|e| e.context(key))
+    file_of(&members, header).context(key)
 }
 
 /// Builds the header, with offsets of data still 0. Grid mappings precede the arrays.

@@ -6,7 +6,7 @@ use super::manifest::IceManifest;
 use super::repository::IceRepository;
 use lru::LruCache;
 use std::sync::{Arc, Mutex};
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_store::{Key, ObjectId, present};
 
@@ -87,8 +87,7 @@ impl IceManifests {
         }
         let key = manifest_key(id);
         let read = self.repository.read_named(&key, IceFileKind::Manifest);
-        let read = read
-            .and_then(|(bytes, _)| IceManifest::new(bytes, Some(id)).map_err(|e| e.context(&key)));
+        let read = read.and_then(|(bytes, _)| IceManifest::new(bytes, Some(id)).context(&key));
         let read = Arc::new(read.map_err(|e| e.context(self.repository.below.location()))?);
         *manifest = Some(read.clone());
         drop(manifest);

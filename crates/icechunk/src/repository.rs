@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json;
 use zarrfs_base::memory::lock;
 use zarrfs_base::spill_file::SpillSpace;
@@ -158,7 +158,7 @@ impl IceRepository {
         }
         let key = Key::root().join(REPOSITORY);
         if let Some((repository, stat)) = self.file()? {
-            let id = repository.find(wanted).map_err(|e| e.context(&key))?;
+            let id = repository.find(wanted).context(&key)?;
             return Ok(FoundSnapshot {
                 snapshot: self.snapshot(id, Some(&key), known)?,
                 key,
@@ -183,7 +183,7 @@ impl IceRepository {
     }
 
     fn read(&self, key: &Key, kind: IceFileKind) -> Result<Option<(FlatBytes, Stat)>> {
-        ice_file::read(&*self.below, key, kind, self.spill.as_ref()).map_err(|e| e.context(key))
+        ice_file::read(&*self.below, key, kind, self.spill.as_ref()).context(key)
     }
 
     /// Reads a file that another one names.
@@ -215,7 +215,7 @@ impl IceRepository {
                 .0
         };
         let snapshot = IceSnapshot::new(bytes, Some(id));
-        snapshot.map(Arc::new).map_err(|e| e.context(&key))
+        snapshot.map(Arc::new).context(&key)
     }
 
     /// Returns the permissions that all of these files, and the directories that lead to them,
@@ -333,10 +333,9 @@ impl IceRepository {
     pub fn snapshots(&self) -> Result<Names> {
         if let Some((repository, _)) = self.file()? {
             let ids = (0..).map_while(move |number| repository.id_at(number).transpose());
-            return Ok(Box::new(ids.map(|id| {
-                id.map(|id| id.to_string())
-                    .map_err(|e| e.context(REPOSITORY))
-            })));
+            return Ok(Box::new(
+                ids.map(|id| id.map(|id| id.to_string()).context(REPOSITORY)),
+            ));
         }
         let names = self.below.list(&Key::root().join("snapshots"))?;
         Ok(Box::new(names.filter_map(|entry| {
@@ -348,9 +347,7 @@ impl IceRepository {
     /// Returns the names of all branches, or of all tags.
     pub fn names(&self, kind: ReferenceKind) -> Result<Names> {
         if let Some((repository, _)) = self.file()? {
-            repository
-                .references(kind)
-                .map_err(|e| e.context(REPOSITORY))?;
+            repository.references(kind).context(REPOSITORY)?;
             let names = (0..).map_while(move |number| {
                 let references = repository.references(kind).ok()?;
                 references.name_at(number).map(str::to_string)
@@ -366,7 +363,7 @@ impl IceRepository {
     pub fn history(&self, id: ObjectId, count: usize) -> Result<SnapshotHistory> {
         if let Some((repository, _)) = self.file()? {
             let history = repository.history(id, count);
-            return history.map_err(|e| e.context(REPOSITORY));
+            return history.context(REPOSITORY);
         }
         let mut history = SnapshotHistory {
             log: self.ancestors_v1(id).take(count).collect::<Result<_>>()?,

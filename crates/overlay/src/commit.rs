@@ -10,7 +10,7 @@
 use super::OverlayStore;
 use super::change::clear_prefix;
 use super::record::{self, ChangeKind, ChangeRecord, RECORDS};
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory;
 use zarrfs_store::{EntryKind, Key, Replaces, Stat, Store, StoreExt, ValuePiece, get_counted};
 
@@ -147,7 +147,7 @@ fn visit(
         .into_iter()
         .flatten()
     {
-        let name = entry.map_err(|e| e.context(prefix))?.name;
+        let name = entry.context(prefix)?.name;
         let key = prefix.join(&name);
         if name != RECORDS
             && wanted(&key)
@@ -273,7 +273,7 @@ impl<'a> Committer<'a> {
         let upper = self.upper;
         visit(upper, &Key::root(), &Key::root(), wanted, &mut |change| {
             let key = change.key.clone();
-            each(self, change).map_err(|e| e.context(key))
+            each(self, change).context(key)
         })?;
         self.settle_all()
     }
@@ -299,8 +299,7 @@ impl<'a> Committer<'a> {
         }
         self.target.sync()?;
         for change in std::mem::take(&mut self.unsettled) {
-            OverlayStore::drop_change(self.upper, &change.place)
-                .map_err(|e| e.context(&change.key))?;
+            OverlayStore::drop_change(self.upper, &change.place).context(&change.key)?;
             self.report.committed += u64::from(!change.is_prefix());
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::json::{self, Value, json};
 use zarrfs_store::{DirectoryStore, Key, Readable, Replaces, Store, StoreExt, ValuePiece};
 
@@ -44,7 +44,7 @@ impl OverlayDirectory {
             .create(path)
             .map_err(|e| Error::from(e).context(path.display()))?;
         let directory = DirectoryStore::open(path)?;
-        create_if_missing(&directory, store).map_err(|e| e.context(path.display()))?;
+        create_if_missing(&directory, store).context(path.display())?;
         Self::open_of(path, store)
     }
 
@@ -73,7 +73,7 @@ impl OverlayDirectory {
     /// [`Kind::Invalid`] if the directory holds no overlay, EBUSY if the overlay is in use.
     pub fn open(path: &Path, locks: bool) -> Result<Self> {
         let directory = DirectoryStore::open(path)?;
-        Self::open_in(&directory, path, locks).map_err(|e| e.context(path.display()))
+        Self::open_in(&directory, path, locks).context(path.display())
     }
 
     fn open_in(directory: &DirectoryStore, path: &Path, locks: bool) -> Result<Self> {
@@ -95,7 +95,7 @@ impl OverlayDirectory {
     /// Opens the store with the values and records.
     pub fn values(&self) -> Result<DirectoryStore> {
         let path = self.values_path();
-        make_directory(&path).map_err(|e| e.context(path.display()))?;
+        make_directory(&path).context(path.display())?;
         DirectoryStore::open(&path)
     }
 
@@ -153,7 +153,7 @@ fn make_directory(path: &Path) -> Result<()> {
 fn describe(directory: &DirectoryStore) -> Result<Option<String>> {
     let mut text = Vec::new();
     let found = directory.get(&Key::root().join(DESCRIPTION), MAX_DESCRIPTION, &mut text);
-    if found.map_err(|e| e.context(DESCRIPTION))?.is_none() {
+    if found.context(DESCRIPTION)?.is_none() {
         return Ok(None);
     }
     let value = json::parse(&text).unwrap_or_default();
@@ -204,7 +204,7 @@ fn create(directory: &DirectoryStore, store: &str) -> Result<()> {
 fn lock(directory: &DirectoryStore) -> Result<File> {
     let file = directory
         .writable_file(&Key::root().join(LOCK), true, false)
-        .map_err(|e| e.context(LOCK))?;
+        .context(LOCK)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => {

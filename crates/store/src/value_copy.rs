@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_base::pool::on_threads;
 
@@ -48,7 +48,7 @@ impl ValueStart {
         let mut bytes = Vec::new();
         let stat = store
             .get_range(key, 0..COPIED_PART, &mut bytes)
-            .map_err(|e| e.context(key))?;
+            .context(key)?;
         Ok(stat.map(|stat| ValueStart { bytes, stat }))
     }
 
@@ -119,7 +119,7 @@ impl ValueStart {
         while done < self.stat.size {
             let found = store
                 .get_range(key, done..done + COPIED_PART, &mut part)
-                .map_err(|e| e.context(key))?;
+                .context(key)?;
             let is_same = found.is_some_and(|found| found.version.may_equal(&self.stat.version));
             if !is_same || part.is_empty() {
                 return Ok(None);

@@ -8,7 +8,7 @@ use super::written_array::WrittenArray;
 use super::{ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, REMOVED};
 use crate::array::{Array, ArrayEntry, Scratch};
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::{Grant, lock};
 use zarrfs_format::chunk_key::parse_index;
 use zarrfs_format::grid::ChunkId;
@@ -161,7 +161,7 @@ impl Hierarchy {
             Some(_) => return Err(Error::system(libc::ENOTDIR).context(key)),
         }
         for entry in self.list(key)? {
-            let entry = entry.map_err(|e| e.context(key))?;
+            let entry = entry.context(key)?;
             let below = key.join(&entry.name);
             // these may be levels of chunk keys that were copied before the document
             let is_level_name = if metadata.has_key_prefix() {
@@ -207,7 +207,7 @@ impl Hierarchy {
         let mut chunks = Vec::new();
         let mut memory = Grant::default();
         for entry in shown.entries()? {
-            let chunk = match entry.map_err(|e| e.context(key))? {
+            let chunk = match entry.context(key)? {
                 ArrayEntry::Chunk(chunk) => chunk,
                 ArrayEntry::Value(_) => continue,
                 ArrayEntry::Unlisted => return Ok(false),
@@ -294,7 +294,7 @@ pub(super) fn erase_chunks(
     each_value: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
     for (n, entry) in array.entries()?.enumerate() {
-        match entry.map_err(|e| e.context(array.key()))? {
+        match entry.context(array.key())? {
             ArrayEntry::Chunk(chunk) => drop(array.erase(chunk)?),
             ArrayEntry::Value(name) => each_value(&name)?,
             ArrayEntry::Unlisted => {}

@@ -7,7 +7,7 @@ use super::{
     ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, MetadataFile,
     Unmarked,
 };
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json;
 use zarrfs_format::metadata::v3::node::{CONSOLIDATED, GROUP_DOCUMENT_V3, NodeType, node_type};
 use zarrfs_format::metadata::v3::{as_v2, from_v2};
@@ -169,7 +169,7 @@ impl Hierarchy {
         let document = self.v3_key(key)?;
         self.edit(&document, MAX_CONSOLIDATED, &|stored| {
             let stored = stored.unwrap_or(GROUP_DOCUMENT_V3.as_bytes());
-            change(stored).map(Some).map_err(|e| e.context(&document))
+            change(stored).map(Some).context(&document)
         })?;
         self.reload(key)?;
         self.consolidate(key, &[ZARR_JSON])

@@ -8,7 +8,7 @@ use super::document::{refused, size_limit};
 use super::{DocumentFormat, Hierarchy, MetadataDocument, NodeUse};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::json::{self, MemberTexts, Value};
 use zarrfs_base::memory::{self, Grant};
 use zarrfs_format::metadata::v3::node::{self, CONSOLIDATED};
@@ -119,11 +119,11 @@ impl Hierarchy {
             let Some(name) = format.entry_name(below) else {
                 return Ok(());
             };
-            new.push(&name, text).map_err(|e| e.context(&document))?;
+            new.push(&name, text).context(&document)?;
             names.push(name);
             Ok(())
         })?;
-        let (text, _memory) = new.end(stored).map_err(|e| e.context(&document))?;
+        let (text, _memory) = new.end(stored).context(&document)?;
         Ok((text, names))
     }
 
@@ -142,9 +142,7 @@ impl Hierarchy {
         let Some(stored) = self.stored_within(&document, MAX_CONSOLIDATED)? else {
             return Ok(Vec::new());
         };
-        let text = format
-            .entries(&stored.text)
-            .map_err(|e| e.context(&document))?;
+        let text = format.entries(&stored.text).context(&document)?;
         let Some(text) = text else {
             return Ok(Vec::new());
         };
@@ -152,9 +150,7 @@ impl Hierarchy {
         let mut memory = Grant::default();
         for entry in MemberTexts::of(text.as_bytes())? {
             let (name, text) = entry?;
-            memory
-                .grow(MAP_ENTRY + name.len())
-                .map_err(|e| e.context(&document))?;
+            memory.grow(MAP_ENTRY + name.len()).context(&document)?;
             entries.insert(name, text);
         }
         let mut stale = Vec::new();
@@ -214,11 +210,11 @@ impl Hierarchy {
         let Some(document) = self.stored_within(key, size_limit(key))? else {
             return Ok(None);
         };
-        json::check(&document.text).map_err(|e| e.context(key))?;
+        json::check(&document.text).context(key)?;
         if key.name() != ZARR_JSON {
             return Ok(Some(document));
         }
-        let text = node::without_consolidated(&document.text).map_err(|e| e.context(key))?;
+        let text = node::without_consolidated(&document.text).context(key)?;
         MetadataDocument::made(text, document.stat).map(Some)
     }
 
@@ -359,7 +355,7 @@ impl Hierarchy {
         let key = group.join(format.consolidated_file().name());
         let edited = self.edit(&key, MAX_CONSOLIDATED, &|text| match text {
             Some(text) => {
-                let text = edited(format, text, change).map_err(|e| e.context(&key))?;
+                let text = edited(format, text, change).context(&key)?;
                 Ok(text.map(|text| self.written_consolidated.spell(format, &key, text)))
             }
             None => Ok(None),

@@ -9,7 +9,7 @@
 use super::{DocumentFormat, OWN, REMOVED};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::{MAX_CONSOLIDATED, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA};
@@ -176,7 +176,7 @@ impl ConsolidatedStore {
     fn consolidated_document(&self) -> Result<Option<(Key, Stat)>> {
         for name in [ZARR_JSON, ZMETADATA] {
             let key = Key::root().join(name);
-            let stat = self.below.stat(&key).map_err(|e| e.context(&key))?;
+            let stat = self.below.stat(&key).context(&key)?;
             if let Some(stat) = stat.filter(|stat| stat.kind == EntryKind::Value) {
                 return Ok(Some((key, stat)));
             }

@@ -4,7 +4,7 @@
 use super::{
     DocumentFormat, DocumentKind, Hierarchy, MetadataFile, REMOVED, ShownFormat, Unmarked,
 };
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_format::metadata::v3::node::{self, CONSOLIDATED, NodeType, node_type};
@@ -99,7 +99,7 @@ impl Hierarchy {
             (DocumentKind::V2 | DocumentKind::V3, Ok(_)) => {
                 self.store
                     .rename(document, &key.join(REMOVED))
-                    .map_err(|e| e.context(document))?;
+                    .context(document)?;
             }
             // an unusable document needs no copy
             (DocumentKind::V2 | DocumentKind::V3, Err(_)) => drop(self.delete(document)?),
@@ -173,7 +173,7 @@ impl Hierarchy {
         let limit = size_limit(&document);
         self.edit(&document, limit, &|text| {
             let text = text.unwrap_or(empty.as_bytes());
-            let mut attributes = format.attributes(text).map_err(|e| e.context(&document))?;
+            let mut attributes = format.attributes(text).context(&document)?;
             // for a copy of the attributes, and then for the new text
             let _memory = memory::take(attributes.memory())?;
             let before = (*attributes).clone();
@@ -294,10 +294,7 @@ impl Hierarchy {
 
     /// Stores a document.
     pub(super) fn put(&self, key: &Key, text: &[u8]) -> Result<()> {
-        self.store
-            .put(key, text)
-            .map(|_| ())
-            .map_err(|e| e.context(key))
+        self.store.put(key, text).map(|_| ()).context(key)
     }
 
     /// Replaces the document at `key` by the result of `change`. If another process stores it
@@ -313,7 +310,7 @@ impl Hierarchy {
                 Replaces::Version(&old.stat.version)
             });
             let put = self.store.put_if(key, &new, replaces);
-            if put.map_err(|e| e.context(key))?.is_some() {
+            if put.context(key)?.is_some() {
                 return Ok(());
             }
         }
@@ -322,7 +319,7 @@ impl Hierarchy {
 
     /// Deletes a value; returns false if there was none.
     pub(super) fn delete(&self, key: &Key) -> Result<bool> {
-        self.store.delete(key).map_err(|e| e.context(key))
+        self.store.delete(key).context(key)
     }
 
     /// Returns the JSON object of the document stored at `key`, and its version.
@@ -330,7 +327,7 @@ impl Hierarchy {
         let Some(document) = self.stored(key)? else {
             return Ok(None);
         };
-        let object = json::parse_object(&document.text).map_err(|e| e.context(key))?;
+        let object = json::parse_object(&document.text).context(key)?;
         Ok(Some((object, document.stat.version)))
     }
 }

@@ -9,7 +9,7 @@ pub use to_shards::{ShardShape, ShardedCopy};
 
 use super::{ArrayDocument, DocumentKind, Hierarchy};
 use crate::array::Array;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json;
 use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARRAY, ZATTRS};
 use zarrfs_store::Key;
@@ -44,7 +44,7 @@ impl Hierarchy {
                     .ok_or_else(|| Error::not_found("went away").context(&meta))?;
                 let metadata = self
                     .metadata(&document.text, DocumentKind::V1)
-                    .map_err(|e| e.context(&meta))?;
+                    .context(&meta)?;
                 Array::new(
                     root.clone(),
                     metadata.clone(),
@@ -57,7 +57,7 @@ impl Hierarchy {
                         .context(&meta)
                 })?;
                 if let Some(attributes) = self.stored(&attrs)? {
-                    check_attributes(&attributes.text).map_err(|e| e.context(&attrs))?;
+                    check_attributes(&attributes.text).context(&attrs)?;
                     self.put(&root.join(ZATTRS), &attributes.text)?;
                 }
                 self.store.sync()?;

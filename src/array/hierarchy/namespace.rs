@@ -5,7 +5,7 @@ use super::array_document::erase_chunks;
 use super::{DocumentFormat, Hierarchy, NodeUse, OWN, REMOVED, StoredNode, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_format::chunk_key::parse_index;
 use zarrfs_format::metadata::{Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
@@ -56,7 +56,7 @@ impl Hierarchy {
             return Err(Error::system(libc::EEXIST).context(key));
         }
         self.check_new_name(key)?;
-        self.store.make_prefix(key).map_err(|e| e.context(key))
+        self.store.make_prefix(key).context(key)
     }
 
     pub(super) fn unmarked(&self, key: &Key) -> Option<Unmarked> {
@@ -141,18 +141,14 @@ impl Hierarchy {
         for marker in MARKERS {
             self.delete(&key.join(marker))?;
         }
-        self.store.remove_prefix(key).map_err(|e| e.context(key))
+        self.store.remove_prefix(key).context(key)
     }
 
     /// Checks, or with `remove` deletes, everything in a directory except the documents that define
     /// the node; ENOTEMPTY if there is a key that is not hidden.
     fn sweep(&self, directory: &Key, hidden: Hidden, level: usize, remove: bool) -> Result<()> {
-        for entry in self
-            .store
-            .list(directory)
-            .map_err(|e| e.context(directory))?
-        {
-            let entry = entry.map_err(|e| e.context(directory))?;
+        for entry in self.store.list(directory).context(directory)? {
+            let entry = entry.context(directory)?;
             let name = entry.name.as_str();
             let below = directory.join(&entry.name);
             match entry.kind {
@@ -170,9 +166,7 @@ impl Hierarchy {
                 {
                     self.sweep(&below, hidden, level + 1, remove)?;
                     if remove {
-                        self.store
-                            .remove_prefix(&below)
-                            .map_err(|e| e.context(&below))?;
+                        self.store.remove_prefix(&below).context(&below)?;
                     }
                 }
                 _ => {
@@ -319,9 +313,7 @@ impl Hierarchy {
             return Ok(true);
         }
         for entry in array.entries()? {
-            if let ArrayEntry::Chunk(_) | ArrayEntry::Unlisted =
-                entry.map_err(|e| e.context(array.key()))?
-            {
+            if let ArrayEntry::Chunk(_) | ArrayEntry::Unlisted = entry.context(array.key())? {
                 return Ok(true);
             }
         }

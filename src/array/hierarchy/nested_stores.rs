@@ -11,7 +11,7 @@ use std::fs::File;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{
@@ -129,7 +129,7 @@ impl NestedStores {
         {
             return Ok(Some(store.clone()));
         }
-        let Some(stat) = self.stat_nested(key).map_err(|e| e.context(key))? else {
+        let Some(stat) = self.stat_nested(key).context(key)? else {
             self.opened.close_below(key);
             return Ok(None);
         };

@@ -7,7 +7,7 @@
 
 use super::{Hierarchy, NodeUse, StoredNode};
 use std::time::{Duration, Instant};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory::Grant;
 use zarrfs_store::{EntryKind, Hint, Key, MAX_DEPTH, Store};
 
@@ -190,7 +190,7 @@ impl Hierarchy {
     pub fn prefixes(&self, key: &Key) -> Result<Prefixes> {
         let mut below = Prefixes::default();
         for (count, entry) in self.list(key)?.enumerate() {
-            let entry = entry.map_err(|e| e.context(key))?;
+            let entry = entry.context(key)?;
             if count >= MAX_NAMES || below.keys.len() >= MAX_NODES {
                 return Err(too_much(format!(
                     "{key}: more than {count} names: left out"

@@ -9,7 +9,7 @@ use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED};
 use crate::array::{Array, ArrayEntry, Loaded, Scratch};
 use std::ops::Range;
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_base::memory;
 use zarrfs_format::chunk_key::{Separator, parse_index};
@@ -122,7 +122,7 @@ impl Hierarchy {
         if self
             .store
             .put_if(&document, text.as_bytes(), replaces)
-            .map_err(|e| e.context(&document))?
+            .context(&document)?
             .is_none()
         {
             return Ok(false);
@@ -208,7 +208,7 @@ impl Hierarchy {
             return array.store_objects().map(|()| changed);
         }
         for entry in array.entries()? {
-            match entry.map_err(|e| e.context(array.key()))? {
+            match entry.context(array.key())? {
                 ArrayEntry::Chunk(chunk) if outside.touches(&array.grid().indices(chunk)) => {
                     clear(chunk)?
                 }

@@ -1,7 +1,7 @@
 //! The metadata documents of groups and arrays: as stored, and as the mounted tree shows them.
 
 use super::{DocumentFormat, DocumentKind, Hierarchy, MetadataDocument};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_format::metadata::{
     ArrayMetadata, GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
@@ -168,7 +168,7 @@ impl Hierarchy {
             self.stored(&document)
         };
         let attributes = match stored {
-            Ok(Some(stored)) => json::parse_object(&stored.text).map_err(|e| e.context(&document)),
+            Ok(Some(stored)) => json::parse_object(&stored.text).context(&document),
             Ok(None) => Ok(Object::default()),
             Err(e) => Err(e),
         };
@@ -195,7 +195,7 @@ impl Hierarchy {
     }
 
     pub(super) fn stored_within(&self, key: &Key, limit: u64) -> Result<Option<MetadataDocument>> {
-        let read = get_counted(self.store(), key, limit).map_err(|e| e.context(key))?;
+        let read = get_counted(self.store(), key, limit).context(key)?;
         Ok(read.map(
             |Counted {
                  bytes,
@@ -216,7 +216,7 @@ pub(super) fn respelled(
     text: &[u8],
     change: impl FnOnce(&Map<String, Value>) -> Map<String, Value>,
 ) -> Result<Vec<u8>> {
-    let stored = json::parse_object(text).map_err(|e| e.context(key))?;
+    let stored = json::parse_object(text).context(key)?;
     let fields = Value::Object(change(&stored));
     let text = json::respell(text, &fields);
     Ok(text.unwrap_or_else(|| json::write_pretty(&fields).into_bytes()))

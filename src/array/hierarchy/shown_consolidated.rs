@@ -4,7 +4,7 @@
 use super::consolidated::ConsolidatedText;
 use super::consolidated_spelling::spelled_like;
 use super::{DocumentFormat, Hierarchy, MetadataDocument, NodeUse, ShownFormat};
-use zarrfs_base::error::{Kind, Result};
+use zarrfs_base::error::{ErrorContext, Kind, Result};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use zarrfs_store::{Key, Permissions, Stat, both};
@@ -23,9 +23,7 @@ impl Hierarchy {
                 .filter(|found| found.outline.is_consolidated)
                 .map(|found| found.stat));
         }
-        self.store
-            .stat(&key.join(ZMETADATA))
-            .map_err(|e| e.context(key))
+        self.store.stat(&key.join(ZMETADATA)).context(key)
     }
 
     /// Returns the `.zmetadata` of the mounted tree if the store has one. Documents that exceed the

@@ -5,7 +5,7 @@
 use super::format::attributes_member;
 use super::shown::respelled;
 use super::{DocumentFormat, Hierarchy, MetadataDocument, ShownFormat, is_foreign};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::json;
 use zarrfs_base::memory::lock;
 use zarrfs_format::metadata::v3::node::{self, GROUP_DOCUMENT_V3, NodeType, node_type};
@@ -98,7 +98,7 @@ impl Hierarchy {
                 let range = start..start + LARGE_END;
                 self.store
                     .get_range(document, range, bytes)
-                    .map_err(|e| e.context(document))?;
+                    .context(document)?;
             }
         }
         let is_group = node::is_group_at_ends(&ends[0], &ends[1]);
@@ -153,8 +153,7 @@ impl Hierarchy {
             let Some(document) = self.stored_within(&found.key, MAX_CONSOLIDATED)? else {
                 return Ok(None);
             };
-            let text =
-                node::without_consolidated(&document.text).map_err(|e| e.context(&found.key))?;
+            let text = node::without_consolidated(&document.text).context(&found.key)?;
             return MetadataDocument::made(text, document.stat).map(Some);
         }
         let Some(array) = self.find(key)?.and_then(|node| node.array()) else {
@@ -196,7 +195,7 @@ impl Hierarchy {
         else {
             return Ok(None);
         };
-        let attributes = attributes_member(&text).map_err(|e| e.context(document))?;
+        let attributes = attributes_member(&text).context(document)?;
         let Some(attributes) = attributes else {
             return Ok(None);
         };

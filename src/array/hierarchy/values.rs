@@ -5,7 +5,7 @@
 use super::{DOCUMENTS, Hierarchy, NodeUse, OWN, REMOVED, too_much};
 use std::collections::HashSet;
 use std::vec::IntoIter;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory::Grant;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{V1_ATTRS, V1_META, ZARR_JSON};
@@ -157,8 +157,8 @@ impl Hierarchy {
         }
         let mut names = Vec::new();
         let mut memory = Grant::default();
-        for entry in self.store.list(&prefix).map_err(|e| e.context(&prefix))? {
-            let entry = entry.map_err(|e| e.context(&prefix))?;
+        for entry in self.store.list(&prefix).context(&prefix)? {
+            let entry = entry.context(&prefix)?;
             if entry.name.starts_with(OWN) {
                 continue;
             }
@@ -166,7 +166,7 @@ impl Hierarchy {
             let kind = self.kind_of_entry(&key, &entry)?;
             memory
                 .grow(size_of::<LevelName>() + entry.name.len() + ALLOCATION)
-                .map_err(|e| e.context(&prefix))?;
+                .context(&prefix)?;
             names.push(LevelName {
                 has_value: kind == EntryKind::Value,
                 is_prefix: kind == EntryKind::Prefix || entry.hides_prefix,

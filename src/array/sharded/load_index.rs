@@ -5,7 +5,7 @@ use super::{DecodedShard, LoadedShard, Lookup, Recency, ShardBytes, ShardedChunk
 use crate::array::{Array, Opening};
 use std::sync::Arc;
 use std::time::Duration;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::shard::{IndexCodec, MAX_RANGES, ShardId};
@@ -101,7 +101,7 @@ impl ShardedChunks {
     fn load_index_at_once(&self, array: &Array, chunk: ChunkId) -> Result<Option<LoadedShard>> {
         let codec = self.shards.index_codec(0, &array.grid.indices(chunk))?;
         let key = array.stored_key(chunk);
-        let memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
+        let memory = memory::take(codec.memory()).context(&key)?;
         let mut encoded = Vec::new();
         let _encoded = memory::take(codec.stored_size() as usize)?;
         let size = codec.stored_size();
@@ -146,7 +146,7 @@ impl ShardedChunks {
         let Ok(memory) = memory::take_within(object.size as usize, Duration::ZERO) else {
             return Ok(());
         };
-        let index_memory = memory::take(codec.memory()).map_err(|e| e.context(&key))?;
+        let index_memory = memory::take(codec.memory()).context(&key)?;
         let mut bytes = Vec::new();
         let version = match array.timed(&key, || array.store.get(&key, object.size, &mut bytes)) {
             Ok(Some(version)) if bytes.len() as u64 == object.size => version,
@@ -277,7 +277,7 @@ impl ShardedChunks {
         let len = bytes.len();
         let limit = memory::limit() as u64 / 4;
         let memory = check_whole_shard(len, 0).and_then(|()| memory::take(len as usize));
-        let mut memory = memory.map_err(|e| e.context(&key))?;
+        let mut memory = memory.context(&key)?;
         let mut encoded = Vec::new();
         if !self.read_shard_bytes(array, chunk, object, bytes, 0..len, &mut encoded)? {
             return Ok(None);
@@ -290,11 +290,11 @@ impl ShardedChunks {
             .saturating_mul(2)
             .saturating_add(WASTE)
             .min(limit) as usize;
-        memory.grow(wanted).map_err(|e| e.context(&key))?;
+        memory.grow(wanted).context(&key)?;
         let mut decoded = Vec::new();
         pipeline
             .decode_within(&encoded, &mut decoded, &mut Vec::new(), wanted, false)
-            .map_err(|e| e.context(&key))?;
+            .context(&key)?;
         decoded.shrink_to_fit();
         drop(encoded);
         memory.shrink_to(decoded.capacity());

@@ -4,7 +4,7 @@ use super::super::Array;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::shard::{EntryChange, ShardPiece};
 use zarrfs_store::{Replaces, ValuePiece};
@@ -48,7 +48,7 @@ impl Array {
         }
         self.store
             .put_pieces(&key, &values, Replaces::Anything)
-            .map_err(|e| e.context(key))?;
+            .context(key)?;
         Ok(())
     }
 }

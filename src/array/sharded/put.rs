@@ -17,7 +17,7 @@ use crate::array::{Array, Flush, Ranges, Scratch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
@@ -132,7 +132,7 @@ impl ShardedChunks {
             }
             let is_stored = self
                 .try_store_object(array, object, first, &changes, spill)
-                .map_err(|e| e.context(&key))?;
+                .context(&key)?;
             if !is_stored {
                 self.forget_object(array, first);
             }

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::SystemTime;
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_store::{Key, Permissions, StoreExt, read_at};
 
@@ -425,7 +425,7 @@ impl OpenFile for Draft {
                 let key = self.node().path();
                 let end = offset.saturating_add(len as u64);
                 let got = fs.store().get_range(&key, offset..end, out);
-                got.map_err(|e| e.context(&key))?.ok_or_else(Error::stale)?;
+                got.context(&key)?.ok_or_else(Error::stale)?;
             }
         }
         Ok(FoundBytes::Copied)

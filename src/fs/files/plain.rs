@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_store::{Permissions, StoreExt, read_at};
 
 /// An open plain key.
@@ -64,10 +64,7 @@ impl OpenFile for PlainFile {
                 return draft.read(fs, offset, len, wait, out);
             }
             let end = offset.saturating_add(len as u64);
-            let got = fs
-                .store()
-                .get_range(key, offset..end, out)
-                .map_err(|e| e.context(key))?;
+            let got = fs.store().get_range(key, offset..end, out).context(key)?;
             // a file whose value is gone is being removed
             if got.is_some() {
                 return Ok(FoundBytes::Copied);

@@ -7,7 +7,7 @@ use super::{FIXED_NAMES, FLAT, Tree};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
 use crate::cache::ChunkPart;
 use std::time::SystemTime;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ZARR_JSON, ZMETADATA};
 use zarrfs_store::{Key, Permissions, Stat};
@@ -149,7 +149,7 @@ impl Tree {
 
     /// Returns the stat of a key, or `None` if nothing is stored there.
     pub fn find_stat(&self, key: &Key) -> Result<Option<Stat>> {
-        self.hierarchy.store().stat(key).map_err(|e| e.context(key))
+        self.hierarchy.store().stat(key).context(key)
     }
 
     /// Returns the stat of a key.

@@ -14,7 +14,7 @@ use super::{Node, Tree};
 use crate::array::hierarchy::StoredNode;
 use crate::array::{Array, is_chunk_like};
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_format::chunk_key::parse_index;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::{Key, StoreExt};
@@ -147,7 +147,7 @@ impl Tree {
             .store()
             .make_prefix(key)
             .map(|()| true)
-            .map_err(|e| e.context(key))
+            .context(key)
     }
 }
 

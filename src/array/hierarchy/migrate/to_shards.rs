@@ -12,7 +12,7 @@ use crate::array::{Array, ArrayEntry};
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::Grant;
 use zarrfs_format::dtype::DTypeKind;
 use zarrfs_format::metadata::v3::in_shards::document_in_shards;
@@ -167,11 +167,10 @@ impl ShardedCopying<'_> {
             return Ok(new);
         };
         new.is_array = true;
-        let shards = shard_shape(self.shape, &array).map_err(|e| e.context(&node.key))?;
+        let shards = shard_shape(self.shape, &array).context(&node.key)?;
         if let Some(shards) = shards {
             array.readable()?;
-            new.document =
-                document_in_shards(&new.document, &shards).map_err(|e| e.context(&node.key))?;
+            new.document = document_in_shards(&new.document, &shards).context(&node.key)?;
             new.in_shards = Some(array);
         }
         Ok(new)
@@ -235,7 +234,7 @@ impl ShardedCopying<'_> {
                 target.put_pieces(key, &value, Replaces::Anything).map(drop)
             }
         };
-        put.map_err(|e| e.context(key))?;
+        put.context(key)?;
         (self.progress)(self.bytes);
         Ok(())
     }
@@ -250,7 +249,7 @@ impl ShardedCopying<'_> {
         else {
             return Err(Error::invalid("was changed meanwhile").context(&node.key));
         };
-        let metadata = ArrayMetadata::parse_v3(&document).map_err(|e| e.context(&node.key))?;
+        let metadata = ArrayMetadata::parse_v3(&document).context(&node.key)?;
         let new = Array::new(
             node.key.clone(),
             metadata,
@@ -266,7 +265,7 @@ impl ShardedCopying<'_> {
         let mut numbers = BTreeSet::new();
         let mut memory = Grant::default();
         for entry in old.entries()? {
-            match entry.map_err(|e| e.context(&node.key))? {
+            match entry.context(&node.key)? {
                 ArrayEntry::Chunk(chunk) => {
                     if let Some(number) = new.shard_of(chunk)
                         && numbers.insert(number)
@@ -337,10 +336,7 @@ impl ShardedCopying<'_> {
             self.to.store.sync()?;
         }
         let document = key.join(ZARR_JSON);
-        self.to
-            .store
-            .put(&document, &text)
-            .map_err(|e| e.context(document))?;
+        self.to.store.put(&document, &text).context(document)?;
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use super::super::document::check_size;
 use super::super::format::is_same_node;
 use super::super::{DocumentFormat, DocumentKind, Hierarchy, NodeUse, StoredNode, is_foreign};
 use crate::array::Array;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json;
 use zarrfs_base::memory::Grant;
 use zarrfs_format::metadata::v3::from_v2;
@@ -214,7 +214,7 @@ impl Hierarchy {
             return Ok(());
         };
         let is_made = match (has_begun, node.array_document()) {
-            (false, _) => is_same_node(made, &stored.text).map_err(|e| e.context(&document))?,
+            (false, _) => is_same_node(made, &stored.text).context(&document)?,
             (true, Some(_)) => is_like(made, &stored.text),
             (true, None) => true,
         };
@@ -240,22 +240,22 @@ impl Hierarchy {
         let stored = self.stored(&attributes)?;
         let attributes_text = stored.as_ref().map(|stored| stored.text.as_slice());
         if let Some(text) = attributes_text {
-            json::check_object(text).map_err(|e| e.context(&attributes))?;
+            json::check_object(text).context(&attributes)?;
         }
         match node.array_document() {
             Some(name) => {
                 let document = key.join(name);
                 self.new_array(key, name, attributes_text)
-                    .map_err(|e| e.context(&document))
+                    .context(&document)
             }
             None => {
                 let document = key.join(ZGROUP);
                 if let Some(group) = self.stored(&document)? {
                     let checked = check_group(&group.text)
                         .and_then(|()| from_v2::check_group_fields(&group.text));
-                    checked.map_err(|e| e.context(&document))?;
+                    checked.context(&document)?;
                 }
-                from_v2::group_document(attributes_text).map_err(|e| e.context(&attributes))
+                from_v2::group_document(attributes_text).context(&attributes)
             }
         }
     }
@@ -303,7 +303,7 @@ impl Hierarchy {
         match self
             .store
             .put_if(&document, &text, Replaces::Nothing)
-            .map_err(|e| e.context(&document))?
+            .context(&document)?
         {
             Some(_) => Ok(()),
             None => Err(

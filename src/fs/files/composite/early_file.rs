@@ -8,7 +8,7 @@ use crate::fs::files::OpenFile;
 use crate::fs::files::flat::FlatFile;
 use crate::fs::tree::{FLAT, Node};
 use std::ops::Range;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_store::{Key, StoreExt};
 
 /// Number of bytes that are compared at a time.
@@ -66,7 +66,7 @@ impl<'a> EarlyFile<'a> {
             self.fs
                 .store()
                 .get_range(self.path, begin..begin + len, &mut stored)
-                .map_err(|e| e.context(self.path))?
+                .context(self.path)?
                 .ok_or_else(Error::stale)?;
             let found = file.read(self.fs, at, len as usize, Wait::Allowed, &mut shown)?;
             found.copy_to(&mut shown);
@@ -133,10 +133,7 @@ impl<'a> EarlyFile<'a> {
         let open = self.fs.files.matching(|file| file.inode() == inode);
         open.iter().for_each(|file| file.end_writing());
         self.fs.drafts.take(self.path);
-        self.fs
-            .store()
-            .delete(self.path)
-            .map_err(|e| e.context(self.path))?;
+        self.fs.store().delete(self.path).context(self.path)?;
         self.fs.tree.removed(&node);
         self.fs.tree.early.remove(self.path);
         Ok(())

@@ -9,7 +9,7 @@ use super::CompositeFile;
 use crate::fs::resize::HiddenGrowth;
 use crate::fs::tree::Tree;
 use crate::fs::{Change, Fs};
-use zarrfs_base::error::{Error, Kind, Result};
+use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::json::Value;
 use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_export::{
@@ -295,9 +295,7 @@ pub(super) fn read_edited(
     let mut bytes = Vec::new();
     let mut len = FIRST_READ;
     loop {
-        let stat = store
-            .get_range(from, 0..len, &mut bytes)
-            .map_err(|e| e.context(from))?;
+        let stat = store.get_range(from, 0..len, &mut bytes).context(from)?;
         let size = stat.ok_or_else(Error::stale)?.size;
         match HeaderEdit::compare(header, &bytes)? {
             Some(edited) => return Ok((edited, size)),

@@ -7,7 +7,7 @@ use super::edit::{change_attributes, read_edited};
 use crate::fs::files::OpenFile;
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs};
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_export::{Moved, PartContent};
 use zarrfs_store::{Key, StoreExt};
 
@@ -146,7 +146,7 @@ fn for_each_block(
 fn read_block(fs: &Fs, from: &Key, start: u64, len: u64, block: &mut Vec<u8>) -> Result<()> {
     fs.store()
         .get_range(from, start..start + len, block)
-        .map_err(|e| e.context(from))?
+        .context(from)?
         .filter(|_| block.len() as u64 == len)
         .map(drop)
         .ok_or_else(Error::stale)
