@@ -1,5 +1,6 @@
-//! Signals and limits of resources (setrlimit(2)), as the table in ARCHITECTURE.md states them: no
-//! written byte is lost at a signal that a process can catch, and no acknowledged one at a limit.
+//! Signals and limits of resources (setrlimit(2)), as the table in docs/architecture/cli.md states
+//! them: no written byte is lost at a signal that a process can catch, and no acknowledged one at a
+//! limit.
 
 use crate::support::array::{TestArray, pattern};
 use crate::support::daemon::Daemon;

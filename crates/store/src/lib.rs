@@ -304,7 +304,7 @@ pub trait Store: Readable {
         writable_below(self)?.check_writable(prefix)
     }
 
-    /// Replaces the value of `key` by one that consists of `pieces`, in their order, creates missing
+    /// Replaces the value of `key` by one that consists of `pieces`, in order, creates missing
     /// prefixes, and returns the version of the new value; `None`, and nothing changes, if the
     /// current value does not satisfy `replaces`. At every moment, also after a crash, the key has
     /// the whole old or the whole new value. Old pieces are taken from the version in `replaces`.
