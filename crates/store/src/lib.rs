@@ -1,8 +1,8 @@
 //! Stores: maps from keys to bytes. One submodule per kind of store, and wrappers that cache the
 //! answers of remote stores.
 //!
-//! This crate knows keys, values and versions; it must not know Zarr, but for the spelling of chunk
-//! keys in `icechunk`.
+//! This crate knows keys, values and versions; it must not know Zarr, nor which kinds of stores
+//! other crates have.
 
 mod counted;
 mod directory;
