@@ -11,7 +11,7 @@ use std::time::SystemTime;
 /// The reverse does not hold: a version may change although the bytes stay the same.
 ///
 /// ```
-/// use zarrfs_store::{Key, MemoryStore, Replaces, Store};
+/// use zarrfs_store::{Key, MemoryStore, Replaces, StoreExt};
 ///
 /// let (store, key) = (MemoryStore::default(), Key::normalize("a/0.0")?);
 /// let first = store.put(&key, b"one")?;
