@@ -238,6 +238,16 @@ mod tests {
             ("[[\"a\",\"|O\"]]", codecs(&["vlen-utf8"]), "structs"),
             ("\"|O\"", codecs(&["pickle"]), "pickles"),
             ("\"<i4\"", codecs(&["crc32c"]), "package"),
+            (
+                "\"|u1\"",
+                codecs(&[r#"{"id":"low_bits","dtype":"int4"}"#]),
+                "lacks",
+            ),
+            (
+                "\"|u1\"",
+                codecs(&[r#"{"id":"packbits_v3","dtype":"|u1"}"#]),
+                "lacks",
+            ),
         ] {
             let refused = check(dtype, &filters, "null").unwrap_err();
             assert!(

@@ -2,6 +2,7 @@
 //! rules: the registry of Zarr extensions, "cast_value codec", and its implementation cast-value-rs
 //! 0.5.
 
+use super::spec::lacking_in_numcodecs;
 use super::{
     ArrayInput, Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, Size, buffer,
 };
@@ -20,6 +21,7 @@ pub const SPEC: CodecSpec = CodecSpec {
     kind: CodecKind::Array,
     parse: parse_v3,
     spell: None,
+    check_input: lacking_in_numcodecs,
     is_elementwise: true,
     ..CodecSpec::BYTES
 };

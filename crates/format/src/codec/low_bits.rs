@@ -2,6 +2,7 @@
 //! the upper bits; writers fill them with the sign. Source of the rule: the registry of Zarr
 //! extensions, data types `int2` to `uint4`.
 
+use super::spec::lacking_in_numcodecs;
 use super::{Codec, CodecConfig, CodecResult, CodecSpec, Size, buffer};
 use crate::real::narrow_integer;
 use zarrfs_base::error::Result;
@@ -11,6 +12,7 @@ pub const SPEC: CodecSpec = CodecSpec {
     id: "low_bits",
     parameters: &["dtype"],
     build: |config, _| Ok(Box::new(LowBits::new(config)?)),
+    check_input: lacking_in_numcodecs,
     ..CodecSpec::BYTES
 };
 

@@ -2,6 +2,7 @@
 //! without gaps, the least significant bit first. `packbits` of numcodecs packs the most
 //! significant bit first. Source of the rules: the registry of Zarr extensions, "packbits codec".
 
+use super::spec::lacking_in_numcodecs;
 use super::v3::with_dtype;
 use super::{Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, Size, buffer};
 use crate::real::{RealKind, RealType};
@@ -17,6 +18,7 @@ pub const SPEC: CodecSpec = CodecSpec {
     kind: CodecKind::ArrayToBytes,
     parse: with_dtype,
     spell: None,
+    check_input: lacking_in_numcodecs,
     ..CodecSpec::BYTES
 };
 

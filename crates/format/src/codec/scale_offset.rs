@@ -1,6 +1,7 @@
 //! The codec `scale_offset` of Zarr v3: numbers stored as `(x - offset) * scale`, in the arithmetic
 //! of their type. Source of the rules: the registry of Zarr extensions, "scale_offset codec".
 
+use super::spec::lacking_in_numcodecs;
 use super::v3::with_dtype;
 use super::{Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, Size, buffer};
 use crate::float_format::{FloatFormat, RoundingMode};
@@ -16,6 +17,7 @@ pub const SPEC: CodecSpec = CodecSpec {
     kind: CodecKind::Array,
     parse: with_dtype,
     spell: None,
+    check_input: lacking_in_numcodecs,
     is_elementwise: true,
     ..CodecSpec::BYTES
 };

@@ -53,7 +53,8 @@ pub struct CodecSpec {
 }
 
 impl CodecSpec {
-    /// A codec from bytes to bytes that v3 lacks, to be completed.
+    /// A codec from bytes to bytes, to be completed. Without `v3_names` v3 lacks it; with `spell:
+    /// None` it has no other form in conversions.
     pub const BYTES: CodecSpec = CodecSpec {
         id: "",
         parameters: &[],
@@ -131,6 +132,14 @@ pub(super) fn is_plain(value: &Value) -> bool {
         Value::String(_) => true,
         _ => false,
     }
+}
+
+/// Refuses a codec that numcodecs lacks: no other program could read a new array of v2 with it.
+pub fn lacking_in_numcodecs(config: &CodecConfig, _: &Intermediate) -> Result<()> {
+    Err(refused(
+        config,
+        "numcodecs lacks it, so no other program could read the array",
+    ))
 }
 
 /// Returns the error for a codec that a new array must not use in a place.

@@ -2,6 +2,7 @@
 //! of the rules: the Zarr v3 specification, "Transpose codec". The codec knows the size of the
 //! items, not their type.
 
+use super::spec::lacking_in_numcodecs;
 use super::{
     ArrayInput, Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, ItemTypes, Size,
     buffer,
@@ -21,6 +22,7 @@ pub const SPEC: CodecSpec = CodecSpec {
     kind: CodecKind::Array,
     parse: |_, codec, input| parse_v3(codec, input),
     spell: None,
+    check_input: lacking_in_numcodecs,
     ..CodecSpec::BYTES
 };
 
