@@ -116,7 +116,7 @@ counters! { 29:
     block_decodes "block_decodes",
     /// Indexes of shards that were read.
     index_reads "index_reads",
-    /// Chunks that the store does not hold.
+    /// Loads that found a chunk not to be stored. Later reads from the cache do not count again.
     uninitialized "chunks_uninitialised",
     /// Chunks that could not be read or decoded.
     failures "chunk_failures",

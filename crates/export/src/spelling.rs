@@ -1,4 +1,5 @@
-//! Spellings that several headers share: types, numbers, names, steps. This module knows no format.
+//! Spellings that several headers share: types, numbers, names, steps. A dtype has no text of its
+//! own: each header spells its own. This module knows no format.
 
 use super::described::{Coordinates, Described, DescribedAxis, MetadataNumber};
 use super::number::NumberType;
