@@ -27,7 +27,7 @@ pub struct Stat {
     /// Version of the value.
     pub version: Version,
     /// Permissions of the file or directory; `None` for a store without modes. Only
-    /// [`Readable::stat`] and [`Readable::stat_many`] take the directories above into account.
+    /// `Readable::stat` and `Readable::stat_many` take the directories above into account.
     pub permissions: Option<Permissions>,
 }
 
@@ -81,7 +81,7 @@ pub struct Entry {
     /// Metadata, if the listing returns it along with the name.
     pub stat: Option<Stat>,
     /// Whether a value hides a prefix of the same name, as servers and archives allow.
-    /// [`Readable::stat`] and this entry are about the value, and the prefix can be listed.
+    /// `Readable::stat` and this entry are about the value, and the prefix can be listed.
     pub hides_prefix: bool,
 }
 
