@@ -78,7 +78,7 @@ const ZFPY: CodecSpec = CodecSpec {
 };
 
 /// All codecs.
-static CODECS: [&CodecSpec; 35] = [
+pub(crate) static CODECS: [&CodecSpec; 35] = [
     &astype::SPEC,
     &base64::SPEC,
     &bitround::SPEC,

@@ -159,6 +159,7 @@ fn check_parameters(config: &CodecConfig) -> Result<&'static CodecSpec> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::CODECS;
     use zarrfs_base::json;
 
     fn check(dtype: &str, filters: &str, compressor: &str) -> Result<()> {
@@ -254,6 +255,50 @@ mod tests {
                 refused.message().contains(why),
                 "{dtype} {filters}: {refused}"
             );
+        }
+    }
+
+    /// The codecs of numcodecs 0.15, by its registry, and those that it has with extras.
+    const NUMCODECS: [&str; 29] = [
+        "adler32",
+        "astype",
+        "base64",
+        "bitround",
+        "blosc",
+        "bz2",
+        "categorize",
+        "crc32",
+        "crc32c",
+        "delta",
+        "fixedscaleoffset",
+        "fletcher32",
+        "gzip",
+        "jenkins_lookup3",
+        "json2",
+        "lz4",
+        "lzma",
+        "msgpack2",
+        "packbits",
+        "pcodec",
+        "pickle",
+        "quantize",
+        "shuffle",
+        "vlen-array",
+        "vlen-bytes",
+        "vlen-utf8",
+        "zfpy",
+        "zlib",
+        "zstd",
+    ];
+
+    /// A codec is one of numcodecs, or no new array of v2 gets it.
+    #[test]
+    fn each_codec_that_numcodecs_lacks_is_refused() {
+        for spec in CODECS {
+            let config = CodecConfig::new(spec.id, json::Map::new());
+            let checked = (spec.check_input)(&config, &single_bytes(false).unwrap());
+            let is_lacking = checked.is_err_and(|e| e.message().contains("lacks"));
+            assert_eq!(is_lacking, !NUMCODECS.contains(&spec.id), "{}", spec.id);
         }
     }
 

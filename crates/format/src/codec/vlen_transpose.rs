@@ -4,6 +4,7 @@
 //! `numcodecs.vlen`.
 
 use super::object::each_item;
+use super::spec::lacking_in_numcodecs;
 use super::transpose::{AxisOrder, OF_BYTES};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, Size, buffer};
 use crate::layout::{byte_size, permute};
@@ -14,6 +15,7 @@ pub const SPEC: CodecSpec = CodecSpec {
     id: OF_BYTES,
     parameters: &["shape", "order"],
     build: |config, _| Ok(Box::new(VlenTranspose::new(config)?)),
+    check_input: lacking_in_numcodecs,
     ..CodecSpec::BYTES
 };
 
