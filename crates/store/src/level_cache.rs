@@ -261,7 +261,7 @@ impl Readable for LevelCache {
         self.below.refers_to_files(key)
     }
 
-    /// Returns those of the store below without files: their changes would bypass the cache.
+    /// Passes on no local files, since changes through them would bypass the cache.
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             local: None,

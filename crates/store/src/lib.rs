@@ -109,7 +109,7 @@ impl ByteRange {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::within`], or ENOMEM.
+    /// The errors of [`Self::within`], or ENOMEM.
     pub fn copy(&self, whole: &[u8], value: &mut Vec<u8>) -> Result<()> {
         let range = self.within(whole.len() as u64)?;
         let part = &whole[range.start as usize..range.end as usize];
@@ -157,7 +157,7 @@ pub struct Capabilities<'a> {
 }
 
 impl Default for Capabilities<'_> {
-    /// Returns those of a local store whose values are no files.
+    /// Returns the capabilities of a store in memory.
     fn default() -> Self {
         Capabilities {
             concurrency: 1,
@@ -248,7 +248,7 @@ pub trait Readable: Send + Sync {
     }
 
     /// Tells the store what the caller is going to ask, so that a store on a server can ask for it
-    /// in fewer requests, and no cache answers what is too old. Errors are ignored: the calls that
+    /// in fewer requests, and a cache forgets old answers. Errors are ignored: the calls that
     /// follow report them.
     fn hint(&self, hint: Hint) {
         if let Some(below) = self.below() {

@@ -269,7 +269,7 @@ impl Readable for MetadataCache {
         }
     }
 
-    /// Returns those of the store below without files: their changes would bypass the cache.
+    /// Passes on no local files, since changes through them would bypass the cache.
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             local: None,

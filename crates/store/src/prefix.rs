@@ -77,7 +77,7 @@ impl Readable for PrefixStore {
         }
     }
 
-    /// Returns those of the store below, without snapshots: these are of the whole repository.
+    /// Passes on no snapshots, since they are snapshots of the whole repository.
     fn capabilities(&self) -> Capabilities<'_> {
         let below = self.below.capabilities();
         Capabilities {
