@@ -330,11 +330,6 @@ impl Array {
         }
     }
 
-    /// Writes the fill value over `to`, which starts at the byte `position` of the flat array.
-    pub fn fill(&self, to: &mut [u8], position: u64) {
-        self.metadata.write_fill(to, position);
-    }
-
     /// Returns whether every item of a decoded chunk is the fill value. Without a fill value it
     /// returns false.
     pub fn is_empty(&self, chunk: &[u8]) -> bool {

@@ -88,7 +88,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns whether the size of a node is that of an array, which programs may change.
+    /// Returns whether an array determines the size of a node, and programs may change it.
     fn is_resized(&self, node: &Node) -> bool {
         self.resize && node.resized().is_some()
     }

@@ -527,7 +527,7 @@ impl Array {
         }))
     }
 
-    /// Returns what is known of shards alone; `None` if each chunk is a value of its own.
+    /// Returns the chunks as the type that knows shards; `None` if each chunk is a value alone.
     fn in_shards(&self) -> Option<&ShardedChunks> {
         let chunks: &dyn Any = &*self.chunks;
         chunks.downcast_ref()

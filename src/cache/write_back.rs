@@ -214,7 +214,7 @@ impl Cache {
             None => {
                 let mut bytes = self.buffer(size);
                 memory::resize(&mut bytes, size)?;
-                array.fill(&mut bytes, 0);
+                array.metadata().write_fill(&mut bytes, 0);
                 (bytes, None)
             }
         })

@@ -124,8 +124,8 @@ impl ArrayWriter<'_> {
         }
     }
 
-    /// Shortens an array that a failed write has made longer. An error is only logged, because the
-    /// caller reports that of the write.
+    /// Shortens an array that a failed write has made longer. This method only logs its own error,
+    /// because the caller reports why the write failed.
     pub(super) fn undo_growth(&self, growth: HiddenGrowth) {
         let (before, end) = growth.size;
         let array = self.tree.array(&growth.key);
@@ -152,7 +152,7 @@ impl ArrayWriter<'_> {
         while at < before.min(array.size()) {
             let len = STEP.min(array.size() - at);
             let mut blank = vec![0; len as usize];
-            array.fill(&mut blank, at);
+            array.metadata().write_fill(&mut blank, at);
             self.write_flat(&array, at, &blank, WriteMode::internal())?;
             at += len;
         }

@@ -275,8 +275,8 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// An error that names what is not stored: arrays with the number and bytes of their chunks,
-    /// and files.
+    /// An error that names the arrays that are not stored, with the number and bytes of their
+    /// chunks, and the files.
     pub fn sync_all(&self) -> Result<()> {
         let stored = match self.syncs.limited() {
             Some((limit, fs)) => {
@@ -298,7 +298,7 @@ impl Fs {
     ///
     /// # Errors
     ///
-    /// An error that names what is not stored, as that of [`Fs::sync_all`] does.
+    /// The error of [`Fs::sync_all`].
     pub fn sync_at_end(&self) -> Result<()> {
         let mut limited = self.syncs.limited().map(|(limit, fs)| {
             let patience = Patience::new(limit + MARGIN, self.syncs.progress(), Instant::now());

@@ -152,7 +152,7 @@ impl<'a> ArrayWriter<'a> {
         done
     }
 
-    /// Stores the dirty chunks of an array as [`Self::flush_array`] does, except that those of an
+    /// Stores the dirty chunks of an array as [`Self::flush_array`] does, except that chunks of an
     /// object may wait there for others. Programs close chunk files one by one, and each close
     /// would store the whole object.
     pub(super) fn hand_over(&self, array: &Array) -> Result<()> {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_format::grid::ChunkId;
 
-/// Maximum number of chunks that are looked up one by one before a gap is filled; those of a longer
-/// gap are listed.
+/// Maximum number of chunks that are looked up one by one before a gap is filled; the chunks of a
+/// longer gap are listed.
 const PROBES: u64 = 256;
 
 /// Maximum number of parts of a chunk written at a time.
@@ -35,7 +35,7 @@ impl ArrayWriter<'_> {
                 .flatten()
                 .try_for_each(|id| self.zero_chunk(array, ChunkId(id), &range, mode));
         }
-        // chunks are about to be removed: they must be those of this array
+        // chunks are about to be removed: they must belong to this array
         array.confirm(false)?;
         if array.freshness().is_replaced() {
             return Err(Error::stale().context(array.key()));

@@ -542,7 +542,7 @@ fn documents_that_cannot_be_consolidated_are_reported() {
 /// Returns the flat bytes of an array.
 fn flat(array: &Array) -> Vec<u8> {
     let mut bytes = vec![0; array.size() as usize];
-    array.fill(&mut bytes, 0);
+    array.metadata().write_fill(&mut bytes, 0);
     let mut at = 0;
     let mut scratch = Scratch::default();
     for run in array.grid().runs(0..array.size()) {

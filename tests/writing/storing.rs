@@ -50,7 +50,7 @@ fn store_again(path: &Path, entry: &Value) -> usize {
         match array.load(chunk, Vec::new(), &mut scratch).unwrap() {
             Some(loaded) => bytes = loaded.bytes,
             None if array.metadata().has_objects() => continue,
-            None => array.fill(&mut bytes, 0),
+            None => array.metadata().write_fill(&mut bytes, 0),
         }
         let version = array.store(chunk, &bytes, &mut scratch).unwrap();
         // a new hierarchy has nothing cached

@@ -1,6 +1,6 @@
-//! What the files of groups share, whatever their format: the arrays with the attributes, names,
-//! types and dimensions that they have in netCDF's data model. This module knows neither headers
-//! nor offsets.
+//! The content that all formats of group files share: the arrays with the attributes, names, types
+//! and dimensions that they have in netCDF's data model. This module knows neither headers nor
+//! offsets.
 
 use crate::describe::{GridMapping, axis_names, fill_is_missing, with_stated_sign};
 use crate::form::ItemForm;

@@ -292,7 +292,7 @@ impl Format {
     /// # Errors
     ///
     /// [`zarrfs_base::error::Kind::Unsupported`] unless [`Format::fits`], or if the format needs
-    /// values and the description has none; no memory.
+    /// values and the description lacks them; ENOMEM.
     pub fn file(self, array: &Described) -> Result<Composite> {
         self.file_with(array, |file| {
             file.push_flat(array.key.clone(), &array.stored, ItemForm::AsStored)

@@ -105,7 +105,7 @@ impl Entry {
         }
     }
 
-    /// Returns whether the name is that of a prefix.
+    /// Returns whether the name belongs to a prefix.
     pub fn is_prefix(&self) -> bool {
         self.kind == EntryKind::Prefix || self.hides_prefix
     }

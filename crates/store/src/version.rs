@@ -128,5 +128,6 @@ impl fmt::Display for Version {
     }
 }
 
-/// Time of the first answer without a version, which tells it from those of other processes.
+/// Time of the first answer without a version. It tells the answers of this process from the
+/// answers of other ones.
 static START: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);

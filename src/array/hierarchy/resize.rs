@@ -242,7 +242,7 @@ impl Hierarchy {
         }
         let item = array.metadata().dtype.size();
         let mut blank = memory::zeroed(item * (BLANK / item.max(1)).max(1))?;
-        model.fill(&mut blank, 0);
+        model.metadata().write_fill(&mut blank, 0);
         while let Some(mut loaded) = self.load_to_clear(array, chunk, scratch)? {
             if !clear(&mut loaded.bytes, &spans, &blank) {
                 break;

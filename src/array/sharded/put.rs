@@ -489,7 +489,7 @@ impl ShardedChunks {
             }
             None => {
                 memory::resize(&mut theirs, ours.len())?;
-                array.fill(&mut theirs, 0);
+                array.metadata().write_fill(&mut theirs, 0);
             }
         }
         for range in written.iter() {

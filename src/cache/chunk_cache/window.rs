@@ -171,7 +171,7 @@ impl Building<'_> {
             let at = (flat - self.window.range.start) as usize;
             let to = &mut built.0[at..at + run.len];
             if visited.tag == VersionTag::UNINITIALIZED {
-                self.array.fill(to, *flat)
+                self.array.metadata().write_fill(to, *flat)
             } else {
                 to.copy_from_slice(&visited.bytes[run.offset - visited.start..][..run.len])
             }

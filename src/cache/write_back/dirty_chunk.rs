@@ -287,7 +287,7 @@ impl DirtyState {
         }
         let size = self.bytes.as_ref().ok_or_else(Error::stale)?.len();
         for padding in self.dirty.complement(size).iter() {
-            array.fill(
+            array.metadata().write_fill(
                 &mut self.bytes_mut(cache)?[padding.clone()],
                 padding.start as u64,
             );

@@ -11,7 +11,7 @@ use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY};
 use zarrfs_store::Key;
 
-/// Creates the array, and the store if there is none, under a hidden name beside its path, and then
+/// Creates the array, and the store if it is missing, under a hidden name beside its path, and then
 /// renames it.
 pub fn create_in_directory(
     args: &CreateArgs,

@@ -1,5 +1,5 @@
-//! An array of the listing: what is known of it, in a line and in JSON. This module must not know
-//! the other arrays.
+//! An array of the listing: its facts in a line and in JSON. This module must not know the other
+//! arrays.
 
 use super::InfoArgs;
 use super::codecs::{codecs, joined};
@@ -166,7 +166,7 @@ impl ArrayRow {
         self.stored.as_ref().ok()?.as_ref()
     }
 
-    /// Adds what is known of the array to its object in JSON.
+    /// Adds the facts of the array to its object in JSON.
     pub fn describe(&self, object: &mut Value) {
         let array = &self.array;
         let meta = array.metadata();

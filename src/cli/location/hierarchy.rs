@@ -20,8 +20,8 @@ impl StoreRequest<'_> {
             .map_err(|failure| self.for_mounted_name(failure))
     }
 
-    /// Returns the failure to open the store. If the last name of its location is that of a file
-    /// which only a mount shows, the failure says what to name instead.
+    /// Returns the failure to open the store. If the last name of its location is a file that only
+    /// a mount shows, the failure says which path to name instead.
     fn for_mounted_name(self, failure: CommandFailure) -> CommandFailure {
         let is_missing = failure.is(ExitCode::NotFound) || failure.is(ExitCode::NotZarr);
         let shown = self.location.to_string();

@@ -1,4 +1,4 @@
-//! The layers of stores that are opened for a location. This module must not know what is in a
+//! The layers of stores that are opened for a location. This module must not know the content of a
 //! store.
 
 use super::parse::{StoreLocation, UrlParts, is_archive_name, is_references_name};
@@ -138,8 +138,8 @@ impl StoreRequest<'_> {
     }
 
     /// Opens the repository that the location is or leads into. A store of Zarr costs no request
-    /// more: its documents are looked for anyway. With `--ref` the location is taken for that of a
-    /// repository, until it turns out to be none.
+    /// more: its documents are looked for anyway. With `--ref` the caller takes the location for a
+    /// repository, until the server has no files of one.
     fn repository_on_server(
         self,
         parts: &UrlParts,
@@ -268,7 +268,7 @@ impl StoreRequest<'_> {
         })
     }
 
-    /// Refuses `--ref` for what is no repository.
+    /// Refuses `--ref` for a location that is not a repository.
     fn check_no_reference(self) -> CommandResult {
         if self.args.snapshot.is_none() {
             return Ok(());

@@ -205,12 +205,12 @@ impl<'a> UrlParts<'a> {
     }
 }
 
-/// Returns whether a name is that of an archive.
+/// Returns whether an archive may have this name.
 pub fn is_archive_name(name: &str) -> bool {
     has_ending(name, ARCHIVE) || is_ome_archive_name(name)
 }
 
-/// Returns whether a name is that of an archive of OME-NGFF.
+/// Returns whether an archive of OME-NGFF may have this name.
 pub fn is_ome_archive_name(name: &str) -> bool {
     has_ending(name, OME_ARCHIVE)
 }
@@ -225,7 +225,7 @@ pub fn is_references_name(name: &str) -> bool {
     has_ending(name, REFERENCES) && name != ZARR_JSON
 }
 
-/// Returns whether a URL is that of an archive or of a file of references, or of a key in one.
+/// Returns whether a URL leads to an archive or a file of references, or to a key in one.
 pub fn leads_into_archive(url: &str) -> bool {
     UrlParts::of(url).archive().is_some()
 }

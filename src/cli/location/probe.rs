@@ -18,7 +18,7 @@ const PARQUET: &str =
 
 /// What a location names.
 pub enum StoreKind<'a> {
-    /// A directory, or what is missing at a path.
+    /// A directory, or a path at which nothing exists.
     Directory(&'a Path),
     /// Values below a URL, or a repository there.
     Served(&'a str),

@@ -117,7 +117,7 @@ impl ChunkFile {
                 let end = offset.saturating_add(len as u64).min(size);
                 out.clear();
                 out.resize(end.saturating_sub(offset) as usize, 0);
-                array.fill(out, offset);
+                array.metadata().write_fill(out, offset);
             }
             Ok(FoundBytes::MustWait) => return Ok(FoundBytes::MustWait),
             read => drop(read?),
@@ -204,7 +204,7 @@ impl ChunkFile {
             return Ok(true);
         }
         let mut bytes = memory::zeroed(array.grid().chunk_size(chunk))?;
-        array.fill(&mut bytes, 0);
+        array.metadata().write_fill(&mut bytes, 0);
         fs.files.write_recorded(&self.record, array, mode, || {
             fs.writer.write_chunk_bytes(array, chunk, 0, &bytes, mode)
         })

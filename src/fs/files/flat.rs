@@ -187,7 +187,7 @@ impl FlatFile {
 }
 
 impl Handles<dyn OpenFile> {
-    /// Returns whether the handle is that of `data.raw`.
+    /// Returns whether the handle belongs to `data.raw`.
     pub fn is_flat(&self, handle: u64) -> bool {
         self.get(handle).is_ok_and(|file| file.as_flat().is_some())
     }

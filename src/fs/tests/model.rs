@@ -247,7 +247,7 @@ impl Model {
                     .writer
                     .erase_chunk(&array, ChunkId(id as u64))?;
                 let mut whole = vec![0; self.chunks[id].len()];
-                array.fill(&mut whole, 0);
+                array.metadata().write_fill(&mut whole, 0);
                 (self.chunks[id], self.there[id]) = (whole, false);
                 self.dirty.fill(false);
                 if array.shard_count().is_some() {
@@ -455,7 +455,7 @@ impl Model {
                 .map(|l| l.bytes);
             let mut bytes = loaded.unwrap_or_else(|| {
                 let mut bytes = vec![0; self.chunks[run.chunk.0 as usize].len()];
-                other.fill(&mut bytes, 0);
+                other.metadata().write_fill(&mut bytes, 0);
                 bytes
             });
             let clean: Vec<usize> = (0..run.len)

@@ -266,7 +266,7 @@ impl Node {
         self.is_generated() && self.flat().is_none()
     }
 
-    /// Returns whether the node shows what is stored under one key.
+    /// Returns whether the node shows the content of one key of the store.
     pub fn is_stored(&self) -> bool {
         [NodeNature::Directory, NodeNature::Stored].contains(&self.nature())
     }
@@ -287,8 +287,8 @@ impl Node {
         }
     }
 
-    /// Returns the key of the array whose size is that of the file, and the view if the file shows
-    /// physical values.
+    /// Returns the key of the array that determines the size of the file, and the view if the file
+    /// shows physical values.
     pub fn resized(&self) -> Option<(&Key, Option<&View>)> {
         match self {
             Node::Flat(key) => Some((key, None)),

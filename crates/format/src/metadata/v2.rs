@@ -187,8 +187,8 @@ impl ArrayMetadata {
     }
 
     /// Returns the fill value as v2 spells it. v1 has no base64, writes NaN bare, and writes 0 for
-    /// a complex number, a void or a struct. The spelling of a v2 document is kept unless readers
-    /// of v2 refuse it.
+    /// a complex number, a void or a struct. A v2 document keeps its spelling unless readers of v2
+    /// refuse that.
     fn fill_value_v2(&self) -> Value {
         let given = &self.fill_value;
         let is_bare_word = given.is_string() && json::text(given).is_none();

@@ -1,5 +1,5 @@
-//! The client of Azure, whose settings come from its environment variables, those of its command
-//! line and adlfs, and connection strings.
+//! The client of Azure. Its settings come from connection strings and from the environment
+//! variables of Azure, its command line and adlfs.
 
 use super::{check_readable, connector, host_of, is_on, no_retries, unusable};
 use crate::ObjectOptions;

@@ -20,7 +20,7 @@ pub(super) fn document(shape: &[u64], chunks: &[u64], order: &str, separator: &s
 pub(super) fn elements(array: &Array) -> Vec<u16> {
     let grid = array.grid();
     let mut bytes = vec![0; array.size() as usize];
-    array.fill(&mut bytes, 0);
+    array.metadata().write_fill(&mut bytes, 0);
     let mut at = 0;
     for run in grid.runs(0..array.size()) {
         if let Some(chunk) = array

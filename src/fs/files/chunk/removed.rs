@@ -58,7 +58,7 @@ impl Fs {
                     .read_chunk(&array, name, from, len, Wait::Allowed, &mut piece)?;
             } else {
                 piece.resize(len.min(size - at), 0);
-                array.fill(&mut piece, at as u64);
+                array.metadata().write_fill(&mut piece, at as u64);
             }
             if piece.is_empty() {
                 break;

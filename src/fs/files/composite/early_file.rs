@@ -26,7 +26,7 @@ impl<'a> EarlyFile<'a> {
         EarlyFile { fs, path }
     }
 
-    /// Returns whether a generated file shows what is in the plain key `path`. Of a header, the
+    /// Returns whether a generated file shows the content of the plain key `path`. Of a header, the
     /// values count: the rest is made of the documents, and differs in the copy of an array under
     /// another name.
     fn is_shown(&self, to: &Node) -> Result<bool> {
@@ -55,7 +55,7 @@ impl<'a> EarlyFile<'a> {
         Ok(true)
     }
 
-    /// Returns whether bytes of an open file are those of the plain key `path` at `start`.
+    /// Returns whether bytes of an open file equal the bytes of the plain key `path` at `start`.
     fn is_same(&self, file: &dyn OpenFile, range: Range<u64>, start: u64) -> Result<bool> {
         let mut stored = Vec::new();
         let mut shown = Vec::new();

@@ -305,7 +305,7 @@ impl FlatReply<'_> {
     /// Gives all bytes of `block` the fill value.
     fn fill(&mut self, block: &mut Block) {
         for (run, at) in block.runs() {
-            self.request.array.fill(
+            self.request.array.metadata().write_fill(
                 &mut self.out[at..at + run.len],
                 self.request.range.start + at as u64,
             );

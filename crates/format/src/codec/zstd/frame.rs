@@ -53,8 +53,8 @@ impl ZstdFrame {
         self.cbytes
     }
 
-    /// Returns the number of bytes that [`ZstdFrame::decode_beginning`] should decode for a reader
-    /// of the first `len` bytes.
+    /// Returns the number of bytes that [`ZstdFrame::decode_beginning`] should decode if a reader
+    /// needs the first `len` bytes.
     pub fn decoded_len(&self, len: usize) -> usize {
         len.min(self.nbytes)
             .next_multiple_of(Self::BLOCK)
