@@ -39,6 +39,7 @@ use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_base::pool::processors;
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_base::stats::Stats;
+use zarrfs_outlive::KeyedCounts;
 
 /// Whether a call may wait for the store, for a lock that is held during a call to the store, or
 /// for another request. If a call would have to wait and must not, it returns without a result, and
@@ -131,6 +132,8 @@ pub struct Cache {
     spill: Option<Arc<SpillFile>>,
     /// The thread that stores quiet objects. It is parked while no array has pending chunks.
     quiet_thread: OnceLock<Thread>,
+    /// The numbers of unstored chunks of each array, if they outlive the daemon.
+    unstored_counts: OnceLock<KeyedCounts>,
     /// Protects the losses and failures that no request has reported yet.
     failures: Mutex<Failures>,
     /// Limit of the number of chunks of remote arrays that are decoded at the same time.
@@ -144,6 +147,19 @@ pub struct Cache {
 }
 
 impl Cache {
+    /// Counts the unstored chunks of each array in `counts` from now on.
+    pub fn count_unstored(&self, counts: KeyedCounts) {
+        let _ = self.unstored_counts.set(counts);
+    }
+
+    /// Begins to count the unstored chunks of an array that is about to have some.
+    fn begin_counting(&self, array: &Array) {
+        if let Some(counts) = self.unstored_counts.get() {
+            let count = || counts.of(array.key().as_str());
+            array.freshness().count_unstored(count);
+        }
+    }
+
     /// Returns a cache of at most `bound` bytes, or of one chunk that is larger than that.
     pub fn new(bound: usize, stats: Arc<Stats>) -> Self {
         let state = State {
@@ -167,6 +183,7 @@ impl Cache {
             drops_empty: false,
             spill: None,
             quiet_thread: OnceLock::new(),
+            unstored_counts: OnceLock::new(),
             failures: Mutex::default(),
             decoding: Semaphore::new(processors()),
             encoding: Semaphore::new(ENCODERS.max(processors())),

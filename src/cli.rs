@@ -29,6 +29,7 @@ mod mountpoint;
 mod nesting;
 mod overlay;
 mod pack;
+mod child_process;
 mod progress;
 mod put;
 mod remote;
@@ -42,6 +43,7 @@ mod systemd;
 mod time;
 mod umount;
 mod unfinished;
+mod upgrade;
 mod version;
 
 use crate::array::hierarchy::Hierarchy;
@@ -117,6 +119,12 @@ enum Verb {
     /// Unmount, and wait until the daemon has ended
     #[command(visible_alias = "unmount")]
     Umount(umount::UmountArgs),
+    /// Replace the daemon of a mount by another version, while it is used
+    ///
+    /// Everything that was written is stored, and the new program takes over: open files, maps,
+    /// directories and locks stay, and programs wait for a moment. If it can't take over, the
+    /// former program goes on. Mounts of `zarrfs run` end with their command, and are not upgraded.
+    Upgrade(upgrade::UpgradeArgs),
     /// Run a command with a mount that it alone sees
     ///
     /// Mounts the store on a new directory, runs COMMAND, and stores everything that was written
@@ -258,6 +266,7 @@ fn run(words: &[OsString]) -> CommandResult {
     match verb {
         Verb::Mount(args) => mount::run(*args, words),
         Verb::Umount(args) => umount::run(&args),
+        Verb::Upgrade(args) => upgrade::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Info(args) => info::run(&args),
         Verb::Ls(args) => ls::run(&args),

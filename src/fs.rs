@@ -10,7 +10,7 @@ use files::flat::FlatFile;
 use files::view::OpenView;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::memory;
@@ -39,6 +39,7 @@ mod pages;
 mod rename;
 mod reshape;
 mod resize;
+mod survival;
 mod sync;
 pub mod tree;
 mod truncation;
@@ -64,6 +65,8 @@ use lost_names::LostNames;
 pub use opened_file::{KernelPages, OpenedFile};
 pub use page_guards::GuardId;
 use pages::Pages;
+use survival::OpenRecords;
+pub use survival::Opening;
 use sync::Syncs;
 use truncation::Truncations;
 pub use waiting::WaitingWrite;
@@ -169,6 +172,8 @@ pub struct Fs {
     files: Handles<dyn OpenFile>,
     /// The open directories. Each lock protects a stream while one reply is made from it.
     directories: Handles<Mutex<DirectoryStream>>,
+    /// What a successor must know, if the mount outlives its daemon.
+    open_records: OnceLock<OpenRecords>,
 }
 
 impl Fs {
@@ -214,6 +219,7 @@ impl Fs {
             stats,
             files: Handles::new(),
             directories: Handles::new(),
+            open_records: OnceLock::new(),
         })
     }
 
@@ -538,6 +544,7 @@ impl Change<'_> {
             return;
         };
         file.release(self);
+        self.record_release(handle);
         file.written_arrays()
             .iter()
             .for_each(|array| self.arrays.guards.closed(array, file.inode()));
@@ -566,6 +573,8 @@ impl Change<'_> {
             ..WriteMode::internal()
         };
         let file = self.files.get(handle)?;
+        // before the bytes are in memory: a store that ends meanwhile may lack them
+        self.record_written(handle);
         let Some(written) = self.write_in(&*file, offset, data, mode)? else {
             return Ok(None);
         };
@@ -591,7 +600,7 @@ impl Change<'_> {
     pub fn flush(&self, handle: u64) -> Result<()> {
         let file = self.files.get(handle)?;
         self.truncations.closed(file.inode(), handle);
-        let stored = file.flush(self);
+        let stored = self.record_stored(handle, || file.flush(self));
         self.restore_rows(file.inode(), handle).and(stored)
     }
 
@@ -603,7 +612,8 @@ impl Change<'_> {
 
     /// Stores everything written through an open file, and makes it durable.
     pub fn fsync(&self, handle: u64) -> Result<()> {
-        self.files.get(handle)?.fsync(self)?;
+        let file = self.files.get(handle)?;
+        self.record_stored(handle, || file.fsync(self))?;
         self.store().sync()
     }
 }

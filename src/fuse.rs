@@ -31,18 +31,22 @@
 mod control;
 mod guard;
 mod inherited;
+mod messages;
 mod mount;
 mod mount_place;
 mod name_limit;
 mod namespace;
 mod notify;
+mod operations;
+mod pause;
 mod replies;
 mod request_info;
 mod requests;
 
 pub use control::{PATIENCE, close_on_exec, read_control, read_statistics};
 pub use guard::{GuardCalls, MountGuard, RunService, daemons};
-pub use inherited::{inherited_descriptor, names_connection};
+pub use inherited::{inherited_descriptor, names_connection, resend_unanswered};
+pub use messages::{receive, send, socket_pair};
 pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, unmount_path};
 pub use mount_place::{
     FollowedPath, MountEntry, abort_file, follow, mount_of, mounts, mounts_at, open_directory,
@@ -51,13 +55,15 @@ pub use namespace::{enter_own_namespace, kill_namespace};
 
 use crate::fs::tree::Attributes;
 use crate::fs::{Change, Fs, RequestKind};
-use fuser::{
-    Config, Errno, FileHandle, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Session, SessionACL,
-};
+use fuser::{Config, Errno, FileHandle, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, Request};
+use inherited::Handshake;
 use name_limit::NameLimit;
 use notify::{KernelConnection, Notices};
+use operations::{Operation, Operations};
+pub use pause::ChangePause;
 use replies::{FallibleReply, finish, send_ok};
 use request_info::RequestInfo;
+use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -65,8 +71,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use zarrfs_base::error::{Error, Result};
+use zarrfs_base::huge_pages::populate;
 use zarrfs_base::memory::lock;
 use zarrfs_base::pool::{Pool, PoolGrowth};
+use zarrfs_outlive::{Journal, Record};
 
 /// Number of threads that take requests. With more, the kernel wakes them in turn, and requests
 /// take longer (measured, 2 cores).
@@ -104,6 +112,15 @@ pub struct ServeOptions {
     pub threads: usize,
 }
 
+/// How a mount outlives its daemon.
+#[derive(Clone, Debug, Default)]
+pub struct OutliveOptions<'a> {
+    /// The memory of the journal; `None` if the mount does not outlive its daemon.
+    pub memory: Option<BorrowedFd<'a>>,
+    /// Pauses all changes before another program takes over.
+    pub pause: Arc<ChangePause>,
+}
+
 /// Runs the child of [`read_control`] or of [`Mountpoint::start_guard`], which runs services by
 /// `serve`. Returns `None` in any other process.
 pub fn run_child(serve: RunService) -> Option<ExitCode> {
@@ -111,7 +128,7 @@ pub fn run_child(serve: RunService) -> Option<ExitCode> {
 }
 
 /// Answers the mount's requests until it is unmounted. Calls `before` after the handshake with the
-/// kernel and before the first request.
+/// kernel and before the first request. Takes over what a former daemon has left.
 ///
 /// # Errors
 ///
@@ -121,6 +138,7 @@ pub fn serve(
     fs: Arc<Fs>,
     mountpoint: &mut Mountpoint,
     options: ServeOptions,
+    outlive: OutliveOptions,
     before: impl FnOnce(&mut Mountpoint) -> Result<()>,
 ) -> Result<JoinHandle<Result<()>>> {
     let mut config = Config::default();
@@ -135,31 +153,77 @@ pub fn serve(
     let notices = Arc::new(Notices::new(fs.clone(), kernel.clone())?);
     let names = Arc::new(NameLimit::new(fs.clone(), kernel.clone())?);
     let inline = OneInline::default();
+    let OutliveOptions { memory, pause } = outlive;
+    let (journal, left) = memory.map(open_journal).transpose()?.unzip();
+    let left = left.unwrap_or_default();
     let server = FuseServer {
-        fs,
+        fs: fs.clone(),
         inline,
         pool,
         options,
         maps_direct: false,
         is_inherited: mountpoint.is_inherited(),
         kernel: kernel.clone(),
-        notices,
-        names,
+        notices: notices.clone(),
+        names: names.clone(),
         known_root: Arc::default(),
+        operations: Operations::new(journal.as_ref(), &left),
+        pause,
     };
-    let session = if mountpoint.is_inherited() {
-        let shown = mountpoint.path().display();
-        inherited::initialize(fd, server, config)
-            .map_err(|e| e.context(format!("mountpoint {shown}")))?
-    } else {
-        Session::from_fd(server, fd, SessionACL::All, config)?
+    if journal.is_some() {
+        populate(REQUEST_BUFFER, MAX_REQUEST);
+    }
+    let record = left.iter().find(|record| record.kind == HANDSHAKE_RECORD);
+    let handshake = record.and_then(|record| Handshake::from_bytes(&record.text));
+    let generation = record.map_or(0, |record| record.numbers[0]);
+    let shown = mountpoint.path().display().to_string();
+    let session = match &handshake {
+        Some(handshake) => inherited::take_over(fd, server, config, handshake),
+        None => inherited::initialize(fd, server, config).map(|(session, handshake)| {
+            if let Some(journal) = &journal {
+                journal.add(HANDSHAKE_RECORD, [1, 0], &handshake.to_bytes());
+            }
+            session
+        }),
     };
+    let session = session.map_err(|e| e.context(format!("mountpoint {shown}")))?;
     kernel.connect(session.notifier());
+    if let Some(journal) = journal {
+        if let Some(record) = record {
+            let number = journal.number(record.id, 0);
+            number.store(generation + 1, Ordering::Release);
+        }
+        let open = fs.outlive(journal, &left, generation);
+        open.into_iter().for_each(|inode| names.opened(inode));
+    }
     before(mountpoint)?;
+    if handshake.is_some() {
+        // they may show bytes that are lost, and this process does not know their versions
+        notices.drop_all(fs.tree().known_numbers());
+    }
     let run = move || session.run().map_err(Error::from);
     Ok(std::thread::Builder::new()
         .name("session".into())
         .spawn(run)?)
+}
+
+/// The size in bytes of the buffers in which fuser takes requests, and of the longest request of
+/// this mount: a write of 1 MiB.
+const REQUEST_BUFFER: usize = (16 << 20) + 4096;
+const MAX_REQUEST: usize = (1 << 20) + 8192;
+
+/// The kind of the record with the handshake. Its first number counts the daemons.
+const HANDSHAKE_RECORD: u32 = 7;
+
+/// Opens a journal, and returns the records that a former daemon has left in it.
+fn open_journal(memory: BorrowedFd) -> Result<(Arc<Journal>, Vec<Record>)> {
+    let (journal, left) = Journal::open(memory)?;
+    if journal.is_incomplete() {
+        return Err(Error::unsupported(
+            "the mount has more open files and names than outlive a daemon",
+        ));
+    }
+    Ok((Arc::new(journal), left))
 }
 
 /// The FUSE server, whose methods are in `requests`.
@@ -177,6 +241,8 @@ struct FuseServer {
     names: Arc<NameLimit>,
     /// The latest attributes of the root of a remote store. Protects them alone.
     known_root: Arc<Mutex<Option<Attributes>>>,
+    operations: Operations,
+    pause: Arc<ChangePause>,
 }
 
 /// The right of one session thread to run a request that may block against expectation. The other
@@ -254,8 +320,8 @@ impl FuseServer {
         }
     }
 
-    /// Carries out a change of names or attributes. Replies after the kernel has dropped the pages
-    /// that became stale.
+    /// Carries out a change of attributes, which may be carried out twice. Replies after the kernel
+    /// has dropped the pages that became stale.
     fn change<T: Send + 'static, R: FallibleReply>(
         &self,
         request: RequestInfo,
@@ -264,10 +330,35 @@ impl FuseServer {
         send: impl FnOnce(R, T) + Send + 'static,
     ) {
         let notices = self.notices.clone();
+        let pause = self.pause.clone();
         self.dispatch(RequestKind::MayWait, move |fs| {
+            let _pass = pause.pass();
             let done = request.run(fs, || work(fs, &request));
             let stale = fs.take_stale_pages();
             notices.reply_after(stale, &[], move || finish(done, reply, send));
+        });
+    }
+
+    /// Carries out a change of names, as [`FuseServer::change`] does, once: see [`operations`].
+    fn change_once<T: Send + 'static, R: FallibleReply>(
+        &self,
+        request: RequestInfo,
+        operation: Operation,
+        reply: R,
+        work: impl FnOnce(&Change, &RequestInfo, &Operation) -> Result<T> + Send + 'static,
+        send: impl FnOnce(R, T) + Send + 'static,
+    ) {
+        let notices = self.notices.clone();
+        let pause = self.pause.clone();
+        self.dispatch(RequestKind::MayWait, move |fs| {
+            let _pass = pause.pass();
+            let done = request.run(fs, || work(fs, &request, &operation));
+            operation.finish(&done);
+            let stale = fs.take_stale_pages();
+            notices.reply_after(stale, &[], move || {
+                finish(done, reply, send);
+                drop(operation);
+            });
         });
     }
 
@@ -275,6 +366,7 @@ impl FuseServer {
     fn create_entry(
         &self,
         request: Option<RequestInfo>,
+        asker: &Request,
         reply: ReplyEntry,
         work: impl FnOnce(&Change, &RequestInfo) -> Result<Attributes> + Send + 'static,
     ) {
@@ -283,22 +375,51 @@ impl FuseServer {
         };
         let options = self.options.clone();
         let fs = self.fs.clone();
-        self.change(request, reply, work, move |reply, a| {
-            options.send_entry(&fs, reply, &a)
-        });
+        let operation = self.operations.begin(asker);
+        self.change_once(
+            request,
+            operation,
+            reply,
+            |fs, request, operation| {
+                operation.carry_out(
+                    libc::EEXIST,
+                    || work(fs, request),
+                    |earlier| {
+                        let found = fs.lookup(request.inode, &request.name)?;
+                        if earlier.may_have_made(found.changed, fs.concurrency() > 1) {
+                            return Ok(found);
+                        }
+                        fs.forget(found.inode, 1);
+                        Err(Error::system(libc::EEXIST))
+                    },
+                )
+            },
+            move |reply, a| options.send_entry(&fs, reply, &a),
+        );
     }
 
-    /// Carries out a change of a name, given as `None` if it is not UTF-8.
+    /// Carries out a change of a name, given as `None` if it is not UTF-8. The errno `repeated`
+    /// says that it was carried out before.
     fn change_name(
         &self,
         request: Option<RequestInfo>,
+        asker: &Request,
+        repeated: i32,
         reply: ReplyEmpty,
         work: impl FnOnce(&Change, &RequestInfo) -> Result<()> + Send + 'static,
     ) {
         let Some(request) = request else {
             return reply.error(Errno::EILSEQ);
         };
-        self.change(request, reply, work, send_ok);
+        self.change_once(
+            request,
+            self.operations.begin(asker),
+            reply,
+            move |fs, request, operation| {
+                operation.carry_out(repeated, || work(fs, request), |_| Ok(()))
+            },
+            send_ok,
+        );
     }
 
     /// Stores the writes to an open file, and replies after the kernel has dropped its stale pages.

@@ -17,10 +17,11 @@ use super::Array;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime};
 use zarrfs_base::memory::lock;
 use zarrfs_format::grid::ChunkId;
+use zarrfs_outlive::SharedCount;
 use zarrfs_store::Version;
 
 /// Maximum number of chunks recorded per array. Checking all of them takes about 50 ms. If more
@@ -74,6 +75,8 @@ pub struct Freshness {
     last_write: AtomicU64,
     /// Number of dirty chunks: written and not yet stored.
     dirty: AtomicUsize,
+    /// The count that outlives the daemon.
+    unstored: OnceLock<SharedCount>,
     /// Whether the metadata document may describe another array by now.
     superseded: AtomicBool,
     /// Whether the store holds another array in place of this one.
@@ -153,11 +156,37 @@ impl Freshness {
     /// Records that a chunk became dirty.
     pub fn add_dirty(&self) {
         self.dirty.fetch_add(1, Ordering::AcqRel);
+        self.add_unstored();
     }
 
     /// Records that a chunk is no longer dirty.
     pub fn remove_dirty(&self) {
         self.dirty.fetch_sub(1, Ordering::AcqRel);
+        self.remove_unstored();
+    }
+
+    /// Also counts, in `count`, the dirty chunks and the times of [`Freshness::add_unstored`]. Has
+    /// no effect while there are any, or if there is a count already.
+    pub fn count_unstored(&self, count: impl FnOnce() -> Option<SharedCount>) {
+        if self.unstored.get().is_none()
+            && let Some(count) = count()
+        {
+            let _ = self.unstored.set(count);
+        }
+    }
+
+    /// Records that the array begins to hold bytes that are not stored, beside dirty chunks.
+    pub fn add_unstored(&self) {
+        if let Some(count) = self.unstored.get() {
+            count.add();
+        }
+    }
+
+    /// Records that the array no longer holds these bytes.
+    pub fn remove_unstored(&self) {
+        if let Some(count) = self.unstored.get() {
+            count.subtract();
+        }
     }
 
     /// Returns whether the array has to be looked up again before it is used.

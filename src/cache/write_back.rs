@@ -104,6 +104,7 @@ impl Cache {
             new.bytes = Some(self.buffers.hold(bytes));
         }
         self.drop_slot(&mut state, &key);
+        self.begin_counting(array);
         state.dirtied += 1;
         let dirty = Arc::new(DirtyChunk::new(array.clone(), chunk, state.dirtied, new));
         state.insert_dirty(dirty.clone());

@@ -2,12 +2,16 @@
 //! values, each made of the one before: [`MountPlan`], `OpenedMount` and `ServingMount`.
 
 mod background;
+mod handover;
+mod held;
+mod holder;
 mod opened;
 mod plan;
 mod serving;
 mod signals;
 
 pub use background::READY;
+pub use handover::order;
 pub use plan::MountPlan;
 
 use super::compressor::{self, CompressorArg};
@@ -20,14 +24,21 @@ use super::{
     ACCESS, CACHING, CommandFailure, CommandResult, DIAGNOSTICS, ReadArgs, StoreArgs,
     StoreLocation, WRITING, WriteArgs, duration, location, mount_options, mountpoint, size, stdio,
 };
+use crate::fs::tree::Audience;
 use crate::fuse::inherited_descriptor;
 use clap::{Args, FromArgMatches};
+use holder::Role;
 use opened::OpenedMount;
 use serving::ServingMount;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 use zarrfs_base::error::Error;
+
+/// The names under which the control files show whether the mount outlives its daemon, and the
+/// number of the process that holds it.
+pub const OUTLIVES: &str = "outlives_daemon";
+pub const HOLDER: &str = "holder_pid";
 
 /// Arguments of `mount`.
 #[derive(Args)]
@@ -122,6 +133,17 @@ pub struct ServedArgs {
     /// Forbid executing files from the mount
     #[arg(long, help_heading = ACCESS)]
     noexec: bool,
+    /// End the mount if its daemon is killed
+    ///
+    /// Otherwise a process of its own starts another daemon, and programs go on; see
+    /// docs/operations.md.
+    #[arg(long, help_heading = DIAGNOSTICS)]
+    no_outlive: bool,
+    /// Maximum number of restarts of a killed daemon in a minute
+    ///
+    /// If the daemon is killed once more, the mount ends.
+    #[arg(long, value_name = "COUNT", default_value_t = 2, help_heading = DIAGNOSTICS)]
+    restarts: u32,
     #[command(flatten)]
     store_args: StoreArgs,
     /// Keep changes in DIR, and never write the store
@@ -239,7 +261,37 @@ pub fn run(args: MountArgs, words: &[OsString]) -> CommandResult {
     stdio::print(chosen)
 }
 
-/// Mounts, calls `ready`, and serves the mount until it ends.
+/// Mounts, calls `ready`, and serves the mount until it ends. This process must have one thread.
 pub fn mount(plan: MountPlan, ready: impl FnOnce() -> CommandResult) -> CommandResult {
-    ServingMount::start(OpenedMount::new(plan)?)?.wait(ready)
+    match holder::hold(&plan, ready)? {
+        Role::Holder(ended) => ended,
+        Role::Alone(why, ready) => {
+            let opened = OpenedMount::new(plan, None)?;
+            let outlives = format!("no: {why}");
+            opened
+                .fs
+                .facts()
+                .set(OUTLIVES, outlives, Audience::Everyone);
+            ServingMount::start(opened)?.wait(ready)
+        }
+        Role::Daemon(held) => {
+            let reporter = held.taken.as_ref().and(held.reporter());
+            let foreground = plan.foreground;
+            let served = OpenedMount::new(plan, Some(held)).and_then(ServingMount::start);
+            // its standard error may be closed
+            let served = served.inspect_err(|failure| {
+                if let Some(reporter) = reporter {
+                    log::error!("no successor of the daemon: {}", failure.message);
+                    reporter.fail(&failure.message);
+                }
+            });
+            served?.wait(|| {
+                if foreground {
+                    Ok(())
+                } else {
+                    background::release()
+                }
+            })
+        }
+    }
 }

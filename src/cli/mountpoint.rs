@@ -91,8 +91,10 @@ impl RemovableDirectories {
     pub fn remove(&self) {
         let mut made = lock(&self.made);
         while let Some(directory) = made.pop() {
+            // another process of the mount may have removed it
             if let Err(e) =
                 rustix::fs::unlinkat(&directory.parent, &directory.name, AtFlags::REMOVEDIR)
+                && e != Errno::NOENT
             {
                 log::info!("{}: stays: {}", directory.path.display(), Error::from(e));
                 made.clear();

@@ -9,14 +9,15 @@
 //!
 //! [`orders`]: super::mount::MountPlan::orders
 
-mod process;
 mod supervisor;
+mod watcher;
 
+use super::child_process::{ChildProcess, last_error};
 use super::mount::{self, MountPlan, READY, ServedArgs};
 use super::{CommandFailure, CommandResult, ExitCode, absolute};
 use crate::fuse::{UnmountMode, enter_own_namespace, unmount_path};
 use clap::{Args, ValueHint};
-use process::{ChildProcess, Watcher, last_error};
+
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 use std::ffi::{OsStr, OsString};
@@ -27,6 +28,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use supervisor::{Pipes, Supervisor};
+use watcher::Watcher;
 use zarrfs_base::error::Error;
 
 /// The variable of the command's environment with the mountpoint.
@@ -130,7 +132,7 @@ fn serve(args: &ServedArgs, path: &Path, pipes: Pipes) -> CommandResult {
     // if the other process has ended this fails, and ends the mount
     let tell = move || Ok(ready.write_all(READY)?);
     mount::mount(plan, tell).map_err(|failure| {
-        if failure.is(ExitCode::Mountpoint) {
+        if failure.is(ExitCode::Mountpoint) && !failure.message.is_empty() {
             let message = format!("{}; run makes it in TMPDIR", failure.message);
             CommandFailure::mountpoint(message)
         } else {

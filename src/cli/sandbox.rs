@@ -6,6 +6,7 @@ use super::{CommandFailure, CommandResult, DIAGNOSTICS, StoreLocation, absolute,
 use crate::fuse::{GuardCalls, Mountpoint};
 use clap::Args;
 use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use zarrfs_base::error::{Error, Result};
@@ -93,14 +94,17 @@ impl SandboxArgs {
         }
     }
 
-    /// Starts the guard of a mount. Without it there is no sandbox.
+    /// Starts the guard of a mount, which writes into a pipe when the daemon ends. Without it there is
+    /// no sandbox.
     pub fn start_guard(
         &self,
         sandbox: &mut Sandbox,
         needs: &MountNeeds,
         mountpoint: &mut Mountpoint,
+        deaths: Option<BorrowedFd>,
     ) -> Result<()> {
-        let Err(e) = mountpoint.start_guard(&needs.replaceable(), &needs.variables()) else {
+        let guard = mountpoint.start_guard(&needs.replaceable(), &needs.variables(), deaths);
+        let Err(e) = guard else {
             return Ok(());
         };
         if self.sandbox == SandboxMode::On {

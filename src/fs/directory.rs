@@ -5,12 +5,15 @@ use super::Fs;
 use crate::fs::tree::{Attributes, DirectoryKind, ListedNode, Name, NameStream, Node, ROOT_INODE};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
-use zarrfs_base::error::Result;
+use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
 
 /// Number of names looked up together. Names that do not fit into a reply are looked up again for
 /// the next one.
 const BATCH: usize = 32;
+
+/// Maximum number of names that are read to find the last one that an earlier daemon has returned.
+const MAX_SKIPPED: u64 = 1 << 20;
 
 /// A directory being read. Position 0 is `.`, 1 is `..`, then the names follow as they are listed.
 pub struct DirectoryStream {
@@ -70,8 +73,39 @@ impl Fs {
         Ok(self.directories.insert(Arc::new(Mutex::new(stream))))
     }
 
+    /// Opens a directory under a handle that an earlier daemon has returned. Its names were read up
+    /// to a position, before which a name is: it goes on after that name, also if others came or
+    /// went meanwhile.
+    pub(super) fn open_directory_at(
+        &self,
+        handle: u64,
+        inode: u64,
+        (position, last): (u64, &str),
+    ) -> Result<()> {
+        let opened = self.open_directory(inode)?;
+        let stream = self.directories.remove(opened).ok_or_else(Error::stale)?;
+        let mut open = lock(&stream);
+        while position > 2 && open.position < MAX_SKIPPED {
+            let Some(name) = open.next()? else {
+                // the position is found by counting
+                open.names = self.lost.names_in(inode, &open.node)?;
+                open.position = 0;
+                break;
+            };
+            open.position += 1;
+            if name.name == last {
+                open.position = position;
+                break;
+            }
+        }
+        drop(open);
+        self.directories.insert_at(handle, stream);
+        Ok(())
+    }
+
     /// Closes a directory.
     pub fn release_directory(&self, handle: u64) {
+        self.record_directory_release(handle);
         self.directories.remove(handle);
     }
 
@@ -86,14 +120,23 @@ impl Fs {
     ) -> Result<()> {
         let stream = self.directories.get(handle)?;
         let mut stream = self.seek_stream(&stream, from)?;
+        let mut last = None;
         while let Some(name) = stream.next()? {
             if add(&name, stream.position + 1) {
                 stream.pending.push_front(Ok(name));
-                return Ok(());
+                break;
             }
             stream.position += 1;
+            last = Some(name.name);
         }
+        self.record_position(handle, &stream, last);
         Ok(())
+    }
+
+    fn record_position(&self, handle: u64, stream: &DirectoryStream, last: Option<String>) {
+        if let Some(name) = last {
+            self.record_names_read(handle, stream.inode, stream.position, &name);
+        }
     }
 
     /// Passes names as [`Fs::read_directory`] does, with their attributes, and counts a lookup of
@@ -113,9 +156,11 @@ impl Fs {
             directory => directory?,
         };
         let mut any = false;
+        let mut last = None;
         loop {
             let names = stream.next_batch(&directory, any)?;
             if names.is_empty() {
+                self.record_position(handle, &stream, last);
                 return Ok(());
             }
             let is_dots = stream.position < 2;
@@ -159,11 +204,13 @@ impl Fs {
                             .iter()
                             .rev()
                             .for_each(|name| stream.pending.push_front(Ok(name.clone())));
+                        self.record_position(handle, &stream, last);
                         return Ok(());
                     }
                     any = true;
                 }
                 stream.position += 1;
+                last = Some(name.name.clone());
             }
         }
     }

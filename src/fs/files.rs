@@ -12,6 +12,7 @@ mod opened_text;
 pub mod plain;
 pub mod view;
 
+use super::survival::UnstoredBytes;
 use super::write::{WriteMode, ZEROS};
 use super::write_record::WriteRecord;
 use super::{Change, Fs, KernelPages};
@@ -145,6 +146,11 @@ pub trait OpenFile: Send + Sync {
         Vec::new()
     }
 
+    /// Returns what becomes of written bytes that are not stored when the daemon is killed.
+    fn unstored_bytes(&self) -> UnstoredBytes {
+        UnstoredBytes::InFile
+    }
+
     /// Returns the record of the writes through the file.
     fn write_record(&self) -> Option<&WriteRecord> {
         None
@@ -212,6 +218,16 @@ impl<T: ?Sized> Handles<T> {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         lock(&self.open).insert(handle, file);
         handle
+    }
+
+    /// Makes all later handles higher than `last`.
+    pub fn begin_after(&self, last: u64) {
+        self.last.fetch_max(last, Ordering::Relaxed);
+    }
+
+    /// Adds a file under a handle that an earlier daemon has returned.
+    pub fn insert_at(&self, handle: u64, file: Arc<T>) {
+        lock(&self.open).insert(handle, file);
     }
 
     /// Returns the file of a handle.

@@ -98,7 +98,7 @@ impl Fs {
             })
     }
 
-    fn create_new(
+    pub(super) fn create_new(
         &self,
         target: Target,
         name: &str,

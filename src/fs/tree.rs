@@ -19,6 +19,7 @@ use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{
     Separator, V1_ATTRS, V1_META, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA,
 };
+use zarrfs_outlive::{Journal, Record};
 use zarrfs_store::{Hint, Key, Stat, StoreExt, escaped};
 
 mod access;
@@ -30,6 +31,7 @@ mod live;
 mod lookup;
 mod names;
 mod node;
+mod node_text;
 mod stored;
 mod target;
 mod views;
@@ -218,6 +220,16 @@ impl Tree {
     /// Subtracts `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
         self.live.forget(inode, count);
+    }
+
+    /// Records the nodes in `journal` from now on, and takes over those that a daemon has left.
+    pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
+        self.live.outlive(journal, left);
+    }
+
+    /// Returns the inode numbers that the kernel knows.
+    pub fn known_numbers(&self) -> Vec<u64> {
+        self.live.numbers()
     }
 
     /// Returns whether the kernel knows an inode number.

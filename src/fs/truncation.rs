@@ -26,10 +26,11 @@ use crate::fs::tree::{Attributes, Node, View};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
+use zarrfs_outlive::{Journal, Record, RecordId};
 
 /// Maximum time from the close of a file to the request that releases it. The kernel queues that
 /// request before the close returns, but another thread may take it. If only a duplicate was
@@ -47,6 +48,8 @@ pub struct Truncations {
     /// Protects the table: truncated files by inode number.
     files: Mutex<HashMap<u64, Truncation>>,
     released: Condvar,
+    /// Where truncations are recorded, so that they outlive the daemon.
+    journal: OnceLock<Arc<Journal>>,
 }
 
 /// A file that was truncated or created, and was not closed since.
@@ -66,20 +69,90 @@ struct Truncation {
     mark: Mark,
     /// The size to which an array returns that was resized, if nothing but the mark was written.
     before: u64,
+    record: Option<RecordId>,
 }
+
+/// The kind of the records of truncations. The numbers are the inode number, and the end and one, or
+/// 0 for no end; the text is the whole size, the size before, the mark and the owners.
+const TRUNCATION_RECORD: u32 = 5;
 
 /// Whether a truncated file holds the bytes that GDAL writes first, and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     /// They would be data, or other bytes were written.
-    Data,
+    Data = 0,
     /// Nothing was written.
-    Expected,
+    Expected = 1,
     /// They were written, and are not in the array.
-    Held,
+    Held = 2,
+}
+
+impl Truncation {
+    /// Writes the truncation to the journal.
+    fn record(&mut self, journal: &Journal, inode: u64) {
+        let numbers = [inode, self.end.map_or(0, |end| end + 1)];
+        let mut text = vec![self.whole, self.before, self.mark as u64];
+        text.extend(&self.owners);
+        let text: Vec<u8> = text.into_iter().flat_map(u64::to_le_bytes).collect();
+        self.record = match self.record {
+            Some(record) => journal.replace(record, numbers, &text).or(self.record),
+            None => journal.add(TRUNCATION_RECORD, numbers, &text),
+        };
+    }
+
+    /// Returns the truncation of a record, and its inode number.
+    fn of_record(record: &Record) -> Option<(u64, Truncation)> {
+        let [inode, end] = record.numbers;
+        let text = record.text.as_chunks().0;
+        let mut numbers = text.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let truncation = Truncation {
+            end: end.checked_sub(1),
+            whole: numbers.next()?,
+            before: numbers.next()?,
+            mark: match numbers.next()? {
+                1 => Mark::Expected,
+                2 => Mark::Held,
+                _ => Mark::Data,
+            },
+            owners: numbers.collect(),
+            closing: None,
+            writing: Arc::default(),
+            record: Some(record.id),
+        };
+        Some((inode, truncation))
+    }
 }
 
 impl Truncations {
+    /// Records truncations in `journal` from now on, and takes over those that a daemon has left
+    /// there.
+    pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
+        let left = left
+            .iter()
+            .filter(|record| record.kind == TRUNCATION_RECORD);
+        let mut files = lock(&self.files);
+        files.extend(left.filter_map(Truncation::of_record));
+        self.count.store(files.len(), Ordering::Release);
+        let _ = self.journal.set(journal.clone());
+    }
+
+    /// Writes the truncation of a file, which has changed, to the journal.
+    fn record(&self, inode: u64, file: &mut Truncation) {
+        if let Some(journal) = self.journal.get() {
+            file.record(journal, inode);
+        }
+    }
+
+    fn remove(&self, files: &mut HashMap<u64, Truncation>, inode: u64) {
+        let removed = files.remove(&inode);
+        self.count.store(files.len(), Ordering::Release);
+        if let (Some(journal), Some(record)) =
+            (self.journal.get(), removed.and_then(|file| file.record))
+        {
+            journal.remove(record);
+        }
+    }
+
     fn with<T>(&self, inode: u64, get: impl FnOnce(&mut Truncation) -> T) -> Option<T> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -144,6 +217,7 @@ impl Truncations {
             writing: Arc::default(),
             mark,
             before,
+            record: None,
         };
         let file = files.entry(inode).or_insert(new);
         (file.end, file.closing) = (end, None);
@@ -151,6 +225,7 @@ impl Truncations {
         if !file.owners.contains(&handle) {
             file.owners.push(handle);
         }
+        self.record(inode, file);
         self.count.store(files.len(), Ordering::Release);
     }
 
@@ -163,8 +238,10 @@ impl Truncations {
         file.closing = None;
         file.end = file.end.map(|before| before.max(end));
         if file.end.is_some_and(|end| end >= file.whole) {
-            files.remove(&inode);
-            self.count.store(files.len(), Ordering::Release);
+            self.remove(&mut files, inode);
+        } else if let (Some(journal), Some(record)) = (self.journal.get(), file.record) {
+            let end = file.end.map_or(0, |end| end + 1);
+            journal.number(record, 1).store(end, Ordering::Release);
         }
     }
 
@@ -178,6 +255,9 @@ impl Truncations {
             } else {
                 Mark::Data
             };
+            if file.mark != before {
+                self.record(inode, file);
+            }
             (before, file.mark)
         });
         marks.unwrap_or((Mark::Data, Mark::Data))
@@ -189,6 +269,7 @@ impl Truncations {
             let is_marked = file.mark == Mark::Held && file.owners.contains(&handle);
             is_marked.then(|| {
                 file.mark = Mark::Data;
+                self.record(inode, file);
                 file.before
             })
         })?
@@ -216,8 +297,9 @@ impl Truncations {
         file.closing = file.closing.filter(|closing| *closing != handle);
         let is_last = file.owners.is_empty();
         if is_last {
-            files.remove(&inode);
-            self.count.store(files.len(), Ordering::Release);
+            self.remove(&mut files, inode);
+        } else {
+            self.record(inode, file);
         }
         self.released.notify_all();
         is_last
@@ -225,9 +307,7 @@ impl Truncations {
 
     /// Forgets the truncation of a file that was removed.
     pub fn forget(&self, inode: u64) {
-        let mut files = lock(&self.files);
-        files.remove(&inode);
-        self.count.store(files.len(), Ordering::Release);
+        self.remove(&mut lock(&self.files), inode);
         self.released.notify_all();
     }
 

@@ -28,6 +28,11 @@ impl WriteRecord {
         }
     }
 
+    /// Makes each flush and fsync of the file fail with `why`, because bytes are lost.
+    pub fn lose(&self, why: Error) {
+        let _ = self.lost.set(why);
+    }
+
     /// Returns the result of a flush or fsync of the file, where `stored` is the result of storing.
     pub fn answer(&self, stored: Result<()>) -> Result<()> {
         let mut written = lock(&self.written);

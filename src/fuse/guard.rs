@@ -1,7 +1,8 @@
 //! The guard of a mount: a child process that stays outside the daemon's sandbox.
 //!
 //! A thread of the daemon that makes the kernel drop pages may wait for a read in flight, which the
-//! daemon answers. If it is killed then, neither ends, unless the guard ends the connection.
+//! daemon answers. If it is killed then, neither ends, unless the guard ends the connection, or
+//! tells the process that holds the mount, which then starts a successor to answer the read.
 //!
 //! The guard also does for the daemon what the sandbox forbids: it unmounts this mount, and runs
 //! services of the command line. Invariant: a request names what is done, never on what. The mount,
@@ -10,15 +11,12 @@
 //! other. Names of hosts, and of files below the directories, are the exception.
 
 use super::control::own_program;
+use super::messages::{MAX_DESCRIPTORS, receive, send, socket_pair};
 use super::mount_place::{MountPlace, abort_file, open_directory};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
 use rustix::process::{Signal, geteuid, set_parent_process_death_signal};
 use rustix::thread::{
     CapabilitySet, capabilities, clear_ambient_capability_set, configure_capability_in_ambient_set,
@@ -28,8 +26,7 @@ use signal_hook::consts::{SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU};
 use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{ErrorKind, IoSlice, IoSliceMut, Write};
-use std::mem::MaybeUninit;
+use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -49,12 +46,6 @@ const GUARDED: &str = "ZARRFS_GUARDED";
 
 /// The name of the process that guards a mount.
 const GUARD_NAME: &str = "zarrfs-guard";
-
-/// Maximum size of a message in bytes.
-const MAX_MESSAGE: usize = 64 << 10;
-
-/// Maximum number of descriptors in a message; the kernel's is 253.
-const MAX_DESCRIPTORS: usize = 250;
 
 /// Time in which an unmount, or a call in a directory, ends.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
@@ -140,12 +131,14 @@ impl MountGuard {
     /// Starts the guard of a mount. It ends with the thread that calls this function, which must
     /// live as long as the mount. Without a `device` number the guard can't end the connection,
     /// without a `place` it unmounts nothing. Other directories may take the place of those in
-    /// `directories`. The variables are for the services.
+    /// `directories`. The variables are for the services. With a pipe for `deaths` the guard
+    /// writes the number of this process there when it ends, and the connection goes on.
     pub fn start(
         device: Option<&str>,
         place: Option<&MountPlace>,
         directories: &[(PathBuf, PathAccess)],
         variables: &[(&str, OsString)],
+        deaths: Option<BorrowedFd>,
     ) -> Result<MountGuard> {
         let (socket, theirs) = socket_pair()?;
         set_socket_timeout(&socket, Timeout::Send, Some(CALL_LIMIT))?;
@@ -153,7 +146,7 @@ impl MountGuard {
             .iter()
             .filter_map(|(path, access)| GuardedDirectory::of(path, *access))
             .collect();
-        send_places(socket.as_fd(), device, place, &directories)?;
+        send_places(socket.as_fd(), device, place, deaths, &directories)?;
         let mut command = own_program();
         let aborts = match device.map(open_abort_file).transpose() {
             Ok(Some(abort)) => {
@@ -274,50 +267,6 @@ fn open_abort_file(device: &str) -> std::io::Result<File> {
     File::options().write(true).open(abort_file(device))
 }
 
-fn socket_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
-    let flags = SocketFlags::CLOEXEC;
-    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-}
-
-/// Sends a message with descriptors.
-fn send(socket: BorrowedFd, bytes: &[u8], files: &[BorrowedFd]) -> rustix::io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() {
-        ancillary.push(SendAncillaryMessage::ScmRights(files));
-    }
-    // the other process may have ended
-    let flags = SendFlags::NOSIGNAL;
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags).map(drop)
-}
-
-/// Receives a message with descriptors. An empty one means that the other end is closed.
-fn receive(socket: BorrowedFd) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut bytes = vec![0; MAX_MESSAGE];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = loop {
-        let mut buffers = [IoSliceMut::new(&mut bytes)];
-        match recvmsg(
-            socket,
-            &mut buffers,
-            &mut ancillary,
-            RecvFlags::CMSG_CLOEXEC,
-        ) {
-            Err(Errno::INTR) => {}
-            received => break received?,
-        }
-    };
-    bytes.truncate(received.bytes);
-    let mut files = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            files.extend(received);
-        }
-    }
-    Ok((bytes, files))
-}
-
 /// Returns the processes of daemons, each with the file that ends its connection, also of those
 /// that hang. The guard of a mount has that file open, and is a child of the daemon. A daemon
 /// without a guard, or of another user, is missing.
@@ -364,13 +313,22 @@ fn guard(daemon: &str, serve: RunService) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGVTALRM])?;
     set_parent_process_death_signal(Some(Signal::VTALARM))?;
     let parent = rustix::process::getppid();
+    let mount = GuardedMount::receive(rustix::stdio::stdin()).map(Arc::new);
     if parent.is_some_and(|parent| parent.as_raw_nonzero().to_string() == daemon) {
-        thread::Builder::new().spawn(move || take_requests(serve))?;
+        if let Ok(mount) = mount.clone() {
+            thread::Builder::new().spawn(move || take_requests(&mount, serve))?;
+        }
         // a daemon one of whose threads hangs stays the parent after it was killed; another process
         // may send the same signal
         let _ = signals.forever().find(|_| is_ending(daemon));
     }
-    abort()
+    let deaths = mount.as_ref().ok().and_then(|mount| mount.deaths.as_ref());
+    match deaths.map(|deaths| rustix::io::write(deaths, format!("{daemon}\n").as_bytes())) {
+        // the process that holds the mount starts a successor, or ends the connection
+        Some(Ok(_)) => Ok(()),
+        // it was killed, too
+        _ => abort(),
+    }
 }
 
 /// Ends the connection to the kernel, whose control file is the standard output.
@@ -390,11 +348,8 @@ fn is_ending(process: &str) -> bool {
 }
 
 /// Takes requests until the daemon closes the socket, which is the standard input.
-fn take_requests(serve: RunService) {
+fn take_requests(mount: &Arc<GuardedMount>, serve: RunService) {
     let socket = rustix::stdio::stdin();
-    let Ok(mount) = GuardedMount::receive(socket).map(Arc::new) else {
-        return;
-    };
     while let Ok((request, files)) = receive(socket) {
         let Some((number, argument)) = request.split_first() else {
             return;
@@ -420,6 +375,7 @@ fn send_places(
     socket: BorrowedFd,
     device: Option<&str>,
     place: Option<&MountPlace>,
+    deaths: Option<BorrowedFd>,
     directories: &[GuardedDirectory],
 ) -> Result<()> {
     let mut message = device.unwrap_or_default().as_bytes().to_vec();
@@ -434,7 +390,10 @@ fn send_places(
     if let Some(place) = place {
         add("m", place.name(), place.parent())?;
     }
-    for directory in directories.iter().take(MAX_DESCRIPTORS - 1) {
+    if let Some(deaths) = deaths {
+        add("h", OsStr::new(""), deaths)?;
+    }
+    for directory in directories.iter().take(MAX_DESCRIPTORS - 2) {
         let kind = match directory.access {
             PathAccess::Write => 'w',
             _ => 'r',
@@ -450,6 +409,8 @@ fn send_places(
 struct GuardedMount {
     device: String,
     place: Option<MountPlace>,
+    /// The pipe in which the process that holds the mount finds the numbers of daemons that end.
+    deaths: Option<OwnedFd>,
     directories: Vec<GuardedDirectory>,
 }
 
@@ -462,10 +423,13 @@ impl GuardedMount {
         let mut mount = GuardedMount {
             device: device.into_owned(),
             place: None,
+            deaths: None,
             directories: Vec::new(),
         };
         for (part, above) in parts.zip(files) {
-            if let Some(name) = part.strip_prefix(b"m") {
+            if part == b"h" {
+                mount.deaths = Some(above);
+            } else if let Some(name) = part.strip_prefix(b"m") {
                 let name = OsString::from_vec(name.to_vec());
                 mount.place = Some(MountPlace::new(above, name));
             } else {

@@ -179,14 +179,41 @@ pub fn device_number(device: &OwnedFd) -> Option<String> {
     Some(format!("0:{}", number.trim()))
 }
 
-/// Does the handshake of a connection that [`take`] has returned.
+/// The first request of a connection and its answer. The kernel sends the request once, and a
+/// successor of the daemon must answer alike.
+pub struct Handshake {
+    request: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl Handshake {
+    /// Returns the bytes of the handshake: the length of the request, the request and the answer.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let length = (self.request.len() as u32).to_le_bytes();
+        [&length, self.request.as_slice(), &self.answer].concat()
+    }
+
+    /// Returns the handshake of bytes; `None` if they are none of [`Handshake::to_bytes`].
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (length, rest) = bytes.split_first_chunk()?;
+        let (request, answer) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        Some(Handshake {
+            request: request.to_vec(),
+            answer: answer.to_vec(),
+        })
+    }
+}
+
+/// Does the handshake of a connection that is mounted and was not served.
 ///
 /// # Errors
 ///
 /// Fails if another program has done it meanwhile.
-pub fn initialize<F: Filesystem>(device: OwnedFd, server: F, config: Config) -> Result<Session<F>> {
-    // fuser reads with a buffer that takes any request, also of a connection that another daemon
-    // serves. So it gets the first request from a socket, which the device then replaces.
+pub fn initialize<F: Filesystem>(
+    device: OwnedFd,
+    server: F,
+    config: Config,
+) -> Result<(Session<F>, Handshake)> {
     let mut buffer = [0; INIT_BUFFER];
     // opening the store has taken time, and the read would wait
     check_first_request(&device).map_err(busy)?;
@@ -195,17 +222,63 @@ pub fn initialize<F: Filesystem>(device: OwnedFd, server: F, config: Config) -> 
         Errno::NODEV => busy(ENDED),
         e => e.into(),
     })?;
+    let request = buffer[..length].to_vec();
+    let (session, answer) = answer_first_request(&request, server, config)?;
+    // the answer of a failed handshake goes to the kernel, too
+    if !answer.is_empty() {
+        rustix::io::write(&device, &answer)?;
+    }
+    let session = serve_device(session?, &device)?;
+    Ok((session, Handshake { request, answer }))
+}
+
+/// Takes over a connection that another daemon has initialized.
+///
+/// # Errors
+///
+/// Fails if this program does not answer the first request as that daemon has done.
+pub fn take_over<F: Filesystem>(
+    device: OwnedFd,
+    server: F,
+    config: Config,
+    handshake: &Handshake,
+) -> Result<Session<F>> {
+    let (session, answer) = answer_first_request(&handshake.request, server, config)?;
+    if answer != handshake.answer {
+        return Err(Error::unsupported(
+            "this program does not agree with the kernel on what the mount does; unmount, and mount again",
+        ));
+    }
+    serve_device(session?, &device)
+}
+
+/// A session that was made of a socket, or why there is none, and the answer to its first request.
+type FirstAnswer<F> = (std::io::Result<Session<F>>, Vec<u8>);
+
+/// Has fuser answer the first request of a connection, without the connection. fuser reads with a
+/// buffer that takes any request, also of a connection that another daemon serves. So it gets the
+/// first request from a socket.
+fn answer_first_request<F: Filesystem>(
+    request: &[u8],
+    server: F,
+    config: Config,
+) -> Result<FirstAnswer<F>> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    send(&ours, &buffer[..length], SendFlags::empty())?;
+    send(&ours, request, SendFlags::empty())?;
     // a second read would end, not wait
     shutdown(&ours, Shutdown::Write)?;
     let session = Session::from_fd(server, theirs, SessionACL::All, config);
-    // the answer of a failed handshake goes to the kernel, too
-    if let Ok((length @ 1.., _)) = recv(&ours, &mut buffer, RecvFlags::DONTWAIT) {
-        rustix::io::write(&device, &buffer[..length])?;
-    }
-    let session = session?;
+    let mut buffer = [0; INIT_BUFFER];
+    let length = match recv(&ours, &mut buffer, RecvFlags::DONTWAIT) {
+        Ok((length, _)) => length,
+        Err(_) => 0,
+    };
+    Ok((session, buffer[..length].to_vec()))
+}
+
+/// Replaces the socket of a session by the device.
+fn serve_device<F: Filesystem>(session: Session<F>, device: &OwnedFd) -> Result<Session<F>> {
     let socket = session.as_fd().as_raw_fd();
     // SAFETY: both descriptors are open. The session goes on to own this number, which stands for
     // the device from now on.
@@ -213,6 +286,16 @@ pub fn initialize<F: Filesystem>(device: OwnedFd, server: F, config: Config) -> 
         return Err(std::io::Error::last_os_error().into());
     }
     Ok(session)
+}
+
+/// Has the kernel send again all requests of a connection that were taken and not answered. No
+/// thread may be taking any. Linux has this since version 6.9.
+pub fn resend_unanswered(device: impl AsFd) -> rustix::io::Result<()> {
+    /// The code of the notification FUSE_NOTIFY_RESEND.
+    const RESEND: i32 = 7;
+    // struct fuse_out_header: length, error, unique
+    let header = [16u32.to_le_bytes(), RESEND.to_le_bytes(), [0; 4], [0; 4]];
+    rustix::io::write(device, &header.concat()).map(drop)
 }
 
 fn busy(why: impl Into<String>) -> Error {

@@ -13,10 +13,11 @@ use super::namespace;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountAttrFlags, MoveMountFlags, UnmountFlags};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -170,6 +171,39 @@ impl Mountpoint {
         Ok(mountpoint)
     }
 
+    /// Returns the mount as bytes and descriptors, by which another process can serve it: the device
+    /// comes first. `None` once the mount is served.
+    pub fn to_message(&self) -> Option<(Vec<u8>, Vec<BorrowedFd<'_>>)> {
+        let device = self.device.clone().unwrap_or_default();
+        let mut bytes = [device.as_bytes(), &[0], self.path.as_os_str().as_bytes()].concat();
+        let mut files = vec![self.fuse.as_ref()?.as_fd()];
+        if let Some(place) = &self.place {
+            bytes.push(0);
+            bytes.extend(place.name().as_bytes());
+            files.push(place.parent());
+        }
+        Some((bytes, files))
+    }
+
+    /// Returns the mount of a message of [`Mountpoint::to_message`].
+    pub fn from_message(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Self> {
+        let mut parts = bytes.split(|byte| *byte == 0);
+        let device = str::from_utf8(parts.next()?).ok()?;
+        let path = PathBuf::from(OsStr::from_bytes(parts.next()?));
+        let mut files = files.into_iter();
+        let fuse = files.next()?;
+        let place = parts.next().zip(files.next());
+        Some(Mountpoint {
+            path,
+            place: place
+                .map(|(name, parent)| MountPlace::new(parent, OsStr::from_bytes(name).to_owned())),
+            device: (!device.is_empty()).then(|| device.to_string()),
+            fuse: Some(fuse),
+            aborted: AtomicBool::new(false),
+            guard: None,
+        })
+    }
+
     /// Returns whether another program has made the mount.
     pub fn is_inherited(&self) -> bool {
         self.place.is_none()
@@ -189,10 +223,11 @@ impl Mountpoint {
         &mut self,
         directories: &[(PathBuf, PathAccess)],
         variables: &[(&str, OsString)],
+        deaths: Option<BorrowedFd>,
     ) -> Result<()> {
         let device = self.device.as_deref();
         let place = self.place.as_ref();
-        let guard = MountGuard::start(device, place, directories, variables)
+        let guard = MountGuard::start(device, place, directories, variables, deaths)
             .context("the guard process")?;
         self.guard = Some(Arc::new(guard));
         Ok(())

@@ -14,6 +14,7 @@ use rustix::process::{
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 use zarrfs_base::error::Error;
 
@@ -88,7 +89,7 @@ fn what_allows_namespaces() -> String {
 }
 
 /// Kills all processes of this namespace that this user may kill, and those that they start
-/// meanwhile. Spares this process, the `daemon`, and the children of the daemon.
+/// meanwhile. Spares this process, the `daemon`, and what the daemon has started.
 pub fn kill_namespace(daemon: Pid) -> std::io::Result<()> {
     let own = fs::read_link("/proc/self/ns/mnt")?;
     for _ in 0..MAX_PASSES {
@@ -108,7 +109,7 @@ pub fn kill_namespace(daemon: Pid) -> std::io::Result<()> {
             let namespace = fs::read_link(directory.join("ns/mnt"));
             let is_spared = pid == getpid()
                 || pid == daemon
-                || parent_of(&directory) == Some(daemon.as_raw_nonzero().get().cast_unsigned());
+                || descends_from(&directory, daemon.as_raw_nonzero().get().cast_unsigned());
             if namespace.is_ok_and(|namespace| namespace == own) && !is_spared {
                 found |= pidfd_send_signal(&process, Signal::KILL).is_ok();
             }
@@ -120,6 +121,23 @@ pub fn kill_namespace(daemon: Pid) -> std::io::Result<()> {
     }
     Ok(())
 }
+
+/// Returns whether a process, which is a directory of /proc, was started by another one, or by what
+/// that has started.
+fn descends_from(process: &Path, other: u32) -> bool {
+    let mut parents = 0..MAX_PARENTS;
+    let mut parent = parent_of(process);
+    while let Some(pid) = parent.filter(|pid| *pid > 1 && parents.next().is_some()) {
+        if pid == other {
+            return true;
+        }
+        parent = parent_of(Path::new(&format!("/proc/{pid}")));
+    }
+    false
+}
+
+/// Maximum number of processes between a daemon and what it has started: its guard, and a service.
+const MAX_PARENTS: u32 = 4;
 
 fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     // SAFETY: the flags are those of namespaces; descriptors stay shared.

@@ -23,6 +23,9 @@ const GROWTH: PoolGrowth = PoolGrowth {
     max_threads: 1024,
 };
 
+/// Number of files whose pages one thread drops after the daemon was replaced.
+const DROPPED_TOGETHER: usize = 256;
+
 /// The connection to the kernel. It is set before the first request comes.
 #[derive(Clone, Default)]
 pub struct KernelConnection(Arc<OnceLock<Notifier>>);
@@ -197,6 +200,20 @@ impl Notices {
             drop(files);
             self.fs.arrays().pages_dropped(&done.guards);
             done.replies.iter().for_each(|reply| reply.count());
+        }
+    }
+
+    /// Drops all pages of the files with these inode numbers, without waiting for it.
+    pub fn drop_all(self: &Arc<Self>, inodes: Vec<u64>) {
+        // a notification may wait for requests in flight of its file
+        for inodes in inodes.chunks(DROPPED_TOGETHER) {
+            let notices = self.clone();
+            let inodes = inodes.to_vec();
+            self.pool.run(move || {
+                for inode in inodes {
+                    notices.drop_pages(inode, 0, 0);
+                }
+            });
         }
     }
 

@@ -1,12 +1,13 @@
 //! One method for each request of the kernel: it parses the arguments, calls [`Fs`], and replies.
 //! [`super`] decides which thread does the work.
 
+use super::operations::{Earlier, number, resent};
 use super::replies::{attribute_ttl, finish, generation, send_ok, send_written, send_xattr};
 use super::request_info::RequestInfo;
 use super::{FuseServer, MAX_BACKGROUND};
 use crate::cache::Wait;
 use crate::fs::tree::{Audience, ROOT_INODE};
-use crate::fs::{Fs, KernelPages, MAX_NAME, RequestKind, Seek, StalePages};
+use crate::fs::{Fs, KernelPages, MAX_NAME, Opening, RequestKind, Seek, StalePages};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -144,7 +145,9 @@ impl Filesystem for FuseServer {
     ) {
         let options = self.options.clone();
         let asker = asker.uid();
+        let pause = self.pause.clone();
         self.dispatch(RequestKind::MayWait, move |fs| {
+            let _pass = pause.pass();
             let done = RequestInfo::of("setattr", inode).run(fs, || {
                 let now = options.attributes(&fs.attributes(inode.0)?);
                 // the mount determines the owner, and the modes of what it makes; a copy keeps
@@ -194,15 +197,29 @@ impl Filesystem for FuseServer {
         let kernel = self.kernel.clone();
         let notices = self.notices.clone();
         let names = self.names.clone();
-        let kind = if truncates {
+        let (number, resent) = (number(asker), resent(asker));
+        let kind = if truncates || resent.is_some() {
             RequestKind::MayWait
         } else {
             RequestKind::Open(inode.0)
         };
+        let pause = self.pause.clone();
         self.dispatch(kind, move |fs| {
+            let _pass = truncates.then(|| pause.pass());
             let request = RequestInfo::of("open", inode);
+            if let Some(number) = resent {
+                fs.close_unanswered(number);
+            }
             let done = request.run(fs, || {
                 let opened = fs.open_for(audience, inode.0, for_writing, direct)?;
+                let opening = Opening {
+                    request: number,
+                    audience,
+                    for_writing,
+                    direct,
+                    created: None,
+                };
+                fs.record_opening(&opened, opening);
                 if opened.has_lasting_attributes {
                     kernel.forget_attributes(inode);
                 }
@@ -219,6 +236,9 @@ impl Filesystem for FuseServer {
                 let past_pages = is_write_only
                     && opened.pages != KernelPages::None
                     && fs.files().write_past_pages(opened.handle);
+                if past_pages {
+                    fs.record_past_pages(opened.handle);
+                }
                 Ok((past_pages, opened))
             });
             finish(done, reply, |reply, (past_pages, opened)| {
@@ -305,7 +325,7 @@ impl Filesystem for FuseServer {
             }
             notices.drop_stale(stale);
         };
-        if !is_synced {
+        if !is_synced && let Some(_pass) = self.pause.try_pass() {
             let change = self.fs.change();
             let written = request.run_some(&self.fs, || {
                 change.write_with(handle, offset, data, Wait::Never, is_mapped)
@@ -321,7 +341,9 @@ impl Filesystem for FuseServer {
         // record the write before this thread takes another request: see `fs::waiting`
         let waiting = self.fs.waiting_write(handle, offset, len);
         let data = data.to_vec();
+        let pause = self.pause.clone();
         self.dispatch(RequestKind::MayWait, move |fs| {
+            let _pass = pause.pass();
             let written = request.run(fs, || {
                 let written = fs.write_with(handle, offset, &data, Wait::Allowed, is_mapped)?;
                 if is_synced {
@@ -388,10 +410,18 @@ impl Filesystem for FuseServer {
         });
     }
 
-    fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, asker: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let names = self.names.clone();
+        let (number, resent) = (number(asker), resent(asker));
         self.dispatch(RequestKind::OpenDirectory(inode.0), move |fs| {
-            let opened = RequestInfo::of("opendir", inode).run(fs, || fs.open_directory(inode.0));
+            if let Some(number) = resent {
+                fs.close_unanswered(number);
+            }
+            let opened = RequestInfo::of("opendir", inode).run(fs, || {
+                let handle = fs.open_directory(inode.0)?;
+                fs.record_directory(handle, inode.0, number);
+                Ok(handle)
+            });
             finish(opened, reply, |reply, handle| {
                 names.opened(inode.0);
                 reply.opened(FileHandle(handle), FopenFlags::empty());
@@ -515,11 +545,41 @@ impl Filesystem for FuseServer {
         let exclusive = flags & libc::O_EXCL != 0;
         let truncate = flags & libc::O_TRUNC != 0;
         let thread = asker.pid();
-        self.change(
+        let number = number(asker);
+        let operation = self.operations.begin(asker);
+        self.change_once(
             request,
+            operation,
             reply,
-            move |fs, request| {
-                let created = fs.create(parent.0, &request.name, exclusive, truncate, mode)?;
+            move |fs, request, operation| {
+                if operation.earlier != Earlier::Nothing
+                    && let Some(created) = fs.created_unanswered(number)
+                {
+                    return Ok(created);
+                }
+                let create =
+                    |exclusive| fs.create(parent.0, &request.name, exclusive, truncate, mode);
+                let created = operation.carry_out(
+                    libc::EEXIST,
+                    || create(exclusive),
+                    |earlier| {
+                        let found = fs.lookup(parent.0, &request.name)?;
+                        fs.forget(found.inode, 1);
+                        if earlier.may_have_made(found.changed, fs.concurrency() > 1) {
+                            create(false)
+                        } else {
+                            Err(Error::system(libc::EEXIST))
+                        }
+                    },
+                )?;
+                let opening = Opening {
+                    request: number,
+                    audience: Audience::Owner,
+                    for_writing: true,
+                    direct: false,
+                    created: Some(mode),
+                };
+                fs.record_opening(&created.1, opening);
                 fs.absent_names().created_by(
                     parent.0,
                     &request.name,
@@ -552,7 +612,7 @@ impl Filesystem for FuseServer {
 
     fn mknod(
         &self,
-        _: &Request,
+        asker: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -566,6 +626,7 @@ impl Filesystem for FuseServer {
         // create the file as open and close would
         self.create_entry(
             RequestInfo::of_name("mknod", parent, name),
+            asker,
             reply,
             move |fs, request| {
                 let (attributes, opened) = fs.create(parent.0, &request.name, true, false, mode)?;
@@ -588,16 +649,23 @@ impl Filesystem for FuseServer {
     ) {
         let thread = asker.pid();
         let request = RequestInfo::of_name("mkdir", parent, name);
-        self.create_entry(request, reply, move |fs, request| {
+        self.create_entry(request, asker, reply, move |fs, request| {
             let made = fs.make_directory(parent.0, &request.name, mode)?;
             fs.absent_names().made_by(parent.0, &request.name, thread);
             Ok(made)
         });
     }
 
-    fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn link(
+        &self,
+        asker: &Request,
+        inode: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
         let request = RequestInfo::of_name("link", parent, name);
-        self.create_entry(request, reply, move |fs, request| {
+        self.create_entry(request, asker, reply, move |fs, request| {
             fs.link(inode.0, parent.0, &request.name)
         });
     }
@@ -606,23 +674,23 @@ impl Filesystem for FuseServer {
         reply.error(Errno::EPERM);
     }
 
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, asker: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let request = RequestInfo::of_name("unlink", parent, name);
-        self.change_name(request, reply, move |fs, request| {
+        self.change_name(request, asker, libc::ENOENT, reply, move |fs, request| {
             fs.unlink(parent.0, &request.name)
         });
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, asker: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let request = RequestInfo::of_name("rmdir", parent, name);
-        self.change_name(request, reply, move |fs, request| {
+        self.change_name(request, asker, libc::ENOENT, reply, move |fs, request| {
             fs.remove_directory(parent.0, &request.name)
         });
     }
 
     fn rename(
         &self,
-        _: &Request,
+        asker: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -640,6 +708,8 @@ impl Filesystem for FuseServer {
         let keeps_target = flags.contains(keep);
         self.change_name(
             RequestInfo::of_name("rename", parent, name),
+            asker,
+            libc::ENOENT,
             reply,
             move |fs, request| {
                 fs.rename(
@@ -653,7 +723,7 @@ impl Filesystem for FuseServer {
 
     fn setxattr(
         &self,
-        _: &Request,
+        asker: &Request,
         inode: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -667,23 +737,25 @@ impl Filesystem for FuseServer {
         let value = value.to_vec();
         let create = flags & libc::XATTR_CREATE != 0;
         let replace = flags & libc::XATTR_REPLACE != 0;
-        self.change(
-            RequestInfo::of("setxattr", inode),
+        self.change_name(
+            Some(RequestInfo::of("setxattr", inode)),
+            asker,
+            libc::EEXIST,
             reply,
             move |fs, _| fs.set_xattr(inode.0, &name, Some(&value), create, replace),
-            send_ok,
         );
     }
 
-    fn removexattr(&self, _: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, asker: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let Some(name) = name.to_str().map(str::to_string) else {
             return reply.error(Errno::EILSEQ);
         };
-        self.change(
-            RequestInfo::of("removexattr", inode),
+        self.change_name(
+            Some(RequestInfo::of("removexattr", inode)),
+            asker,
+            libc::ENODATA,
             reply,
             move |fs, _| fs.set_xattr(inode.0, &name, None, false, false),
-            send_ok,
         );
     }
 

@@ -208,7 +208,7 @@ fn killed_under_load(seed: u64) -> (Findings, usize) {
     let store = memory_directory();
     let zlib = json!({"compressor": {"id": "zlib", "level": 1}});
     let made = TestArray::new(store.path().join("a"), &[CHUNKS * CHUNK], &[CHUNK], zlib);
-    let daemon = Daemon::start(&made.path, &["--cache-size", "32K"]);
+    let daemon = Daemon::start(&made.path, &["--cache-size", "32K", "--no-outlive"]);
     let mut session = Session::new(History::new(made), daemon.path());
     let pid = daemon.pid();
     let delay = Duration::from_micros(5_000 + random(150_000) as u64);
@@ -289,7 +289,7 @@ fn temporary_files_of_processes_that_are_gone_are_removed() {
     let store = folder.path().join("s");
     TestArray::with_chunks(store.join("g/a"), &[8], &[2], json!({}));
     std::fs::write(store.join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
-    let mut daemon = Daemon::start(&store, &[]);
+    let mut daemon = Daemon::start(&store, &["--no-outlive"]);
     let array = store.join("g/a");
     // strace kills the daemon before it renames the file that it has written
     let data = daemon.path().join("g/a/data.raw");
@@ -452,7 +452,10 @@ fn a_daemon_that_is_killed_under_load_loses_nothing_and_ends() {
             })
             .collect();
         for round in (0..kills).filter(|round| *round as usize % kinds.len() == kind) {
-            let mut daemon = Daemon::start(&store, &[&["--cache-size", "128K"], *mount].concat());
+            let mut daemon = Daemon::start(
+                &store,
+                &[&["--cache-size", "128K", "--no-outlive"], *mount].concat(),
+            );
             let data = daemon.path().join("a/data.raw");
             let file = open_for_writing(&data);
             rows.iter_mut().for_each(|rows| rows.check(&file));

@@ -23,7 +23,7 @@ use zarrfs::array::hierarchy::Hierarchy;
 use zarrfs::cache::{Cache, SpillOptions};
 use zarrfs::fs::tree::{Headers, Tree};
 use zarrfs::fs::{Fs, Options};
-use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
+use zarrfs::fuse::{MountRequest, Mountpoint, OutliveOptions, ServeOptions, serve};
 use zarrfs_base::stats::Stats;
 use zarrfs_export::Format;
 use zarrfs_format::metadata::V1Order;
@@ -178,7 +178,16 @@ impl Stopping {
             read_only: false,
             threads: 2,
         };
-        let session = Some(serve(fs, &mut mountpoint, options, |_| Ok(())).unwrap());
+        let session = Some(
+            serve(
+                fs,
+                &mut mountpoint,
+                options,
+                OutliveOptions::default(),
+                |_| Ok(()),
+            )
+            .unwrap(),
+        );
         Stopping {
             store,
             mountpoint,

@@ -6,6 +6,7 @@ mod faults;
 mod hangs;
 mod limits;
 mod mount_races;
+mod outlive;
 mod power_cuts;
 mod put_crashes;
 #[path = "../support/mod.rs"]

@@ -294,16 +294,28 @@ fn no_thread_of_a_daemon_enters_its_own_mount() {
     }
 }
 
-/// Kills a daemon when its mount appears, and fails unless it ends.
-fn kill_when_mounted(path: &Path, pause: Duration) {
+/// The process that is killed.
+#[derive(Clone, Copy, Debug)]
+enum Killed {
+    /// A daemon that no other process would replace.
+    DaemonAlone,
+    /// A daemon that has not begun to serve is not replaced.
+    Daemon,
+    /// The process that holds the mount: its daemon unmounts.
+    Holder,
+}
+
+/// Kills a process when its mount appears, and fails unless the mount ends.
+fn kill_when_mounted(path: &Path, killed_process: Killed, pause: Duration) {
     let mountpoint = path.join("mnt");
+    let alone = match killed_process {
+        Killed::DaemonAlone => &["--no-outlive"][..],
+        Killed::Daemon | Killed::Holder => &["--restarts", "0"],
+    };
     let mut daemon = Command::new(ZARRFS)
-        .args([
-            "mount",
-            "--foreground",
-            text(&test_data("sample.zarr")),
-            text(&mountpoint),
-        ])
+        .args(["mount", "--foreground"])
+        .args(alone)
+        .args([text(&test_data("sample.zarr")), text(&mountpoint)])
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
@@ -315,16 +327,25 @@ fn kill_when_mounted(path: &Path, pause: Duration) {
         );
     }
     std::thread::sleep(pause);
-    daemon.kill().unwrap();
+    let first = rustix::process::Pid::from_raw(daemon.id() as i32).unwrap();
+    let victim = match killed_process {
+        Killed::Daemon => support::daemon::daemon_of(first),
+        Killed::DaemonAlone | Killed::Holder => first,
+    };
+    rustix::process::kill_process(victim, rustix::process::Signal::KILL).unwrap();
     let killed = Instant::now();
     while daemon.try_wait().unwrap().is_none() {
         if killed.elapsed() > Duration::from_secs(120) {
             let _ = zarrfs(&["umount", "--force", text(&mountpoint)]);
-            panic!("the daemon could not be killed {pause:?} after its mount appeared");
+            panic!("{killed_process:?} could not be killed {pause:?} after its mount appeared");
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(unmount(&mountpoint).status.success());
+    if let Killed::Holder = killed_process {
+        wait_for("the unmount", || !is_mounted(&mountpoint));
+    } else {
+        assert!(unmount(&mountpoint).status.success());
+    }
 }
 
 #[test]
@@ -332,8 +353,9 @@ fn a_daemon_that_is_killed_when_its_mount_appears_ends() {
     let (_folder, path) = place(&["mnt"]);
     let kills = env_number("ZARRFS_START_KILLS", 40);
     let mut random = random(env_number("ZARRFS_SEED", 1));
-    for _ in 0..kills {
-        kill_when_mounted(&path, Duration::from_micros(random(2_000) as u64));
+    for kill in 0..kills as usize {
+        let killed = [Killed::DaemonAlone, Killed::Daemon, Killed::Holder][kill % 3];
+        kill_when_mounted(&path, killed, Duration::from_micros(random(2_000) as u64));
     }
     let mountpoint = path.join("mnt");
     assert!(
@@ -355,7 +377,7 @@ fn a_daemon_whose_thread_waits_for_a_page_can_be_killed() {
     let (_folder, path) = place(&["store/a"]);
     let array =
         support::array::TestArray::with_chunks(path.join("store/a"), &[65536], &[16384], json!({}));
-    let mut daemon = support::daemon::Daemon::start(&path.join("store"), &[]);
+    let mut daemon = support::daemon::Daemon::start(&path.join("store"), &["--no-outlive"]);
     let minor = rustix::fs::minor(std::os::unix::fs::MetadataExt::dev(
         &fs::metadata(daemon.path()).unwrap(),
     ));

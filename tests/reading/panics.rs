@@ -6,7 +6,7 @@ use zarrfs::array::hierarchy::Hierarchy;
 use zarrfs::cache::{Cache, SpillOptions};
 use zarrfs::fs::tree::Tree;
 use zarrfs::fs::{Fs, Options};
-use zarrfs::fuse::{MountRequest, Mountpoint, ServeOptions, serve};
+use zarrfs::fuse::{MountRequest, Mountpoint, OutliveOptions, ServeOptions, serve};
 use zarrfs_base::error::Result;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::V1Order;
@@ -101,7 +101,14 @@ fn a_panic_is_eio_and_the_mount_continues() {
         read_only: false,
         threads: 2,
     };
-    let session = serve(fs, &mut mountpoint, options, |_| Ok(())).unwrap();
+    let session = serve(
+        fs,
+        &mut mountpoint,
+        options,
+        OutliveOptions::default(),
+        |_| Ok(()),
+    )
+    .unwrap();
     let mounted = Unmount(mountpoint);
     for _ in 0..20 {
         for name in ["panic", "panic-stat"] {

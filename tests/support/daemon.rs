@@ -19,11 +19,11 @@ const LIMIT: Duration = Duration::from_secs(800);
 /// Maximum time in which a killed daemon ends.
 const KILL_LIMIT: Duration = Duration::from_secs(60);
 
-/// A mounted store and the process that serves it.
+/// A mounted store, the process that holds it, and the daemon that serves it.
 pub struct Daemon {
-    /// `None` once the process has ended.
+    /// The process that holds the mount; `None` once it has ended.
     child: Option<Child>,
-    pid: Pid,
+    holder: Pid,
     directory: tempfile::TempDir,
     /// Dropping the sender stops the thread that enforces [`LIMIT`].
     watch: Option<Sender<()>>,
@@ -52,7 +52,7 @@ impl Daemon {
             .stderr(log)
             .spawn()
             .unwrap();
-        let pid = Pid::from_raw(child.id() as i32).expect("a process has a number");
+        let holder = Pid::from_raw(child.id() as i32).expect("a process has a number");
         let (watch, ended) = channel();
         std::thread::spawn(move || {
             if ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
@@ -60,7 +60,7 @@ impl Daemon {
                     "the daemon of {} is killed after {LIMIT:?}",
                     mountpoint.display()
                 ));
-                let _ = kill_process(pid, Signal::KILL);
+                kill_both(holder);
                 // a thread that waits in the kernel for an answer of its own process does not even
                 // react to SIGKILL
                 let _ = Command::new("umount")
@@ -71,7 +71,7 @@ impl Daemon {
         });
         let daemon = Daemon {
             child: Some(child),
-            pid,
+            holder,
             directory,
             watch: Some(watch),
         };
@@ -96,9 +96,14 @@ impl Daemon {
         self.directory.path().join("mnt")
     }
 
-    /// Returns the daemon's process id.
+    /// Returns the process id of the daemon that serves the mount now.
     pub fn pid(&self) -> Pid {
-        self.pid
+        daemon_of(self.holder)
+    }
+
+    /// Returns the process id of the process that holds the mount.
+    pub fn holder(&self) -> Pid {
+        self.holder
     }
 
     /// Returns the daemon's log so far.
@@ -106,10 +111,10 @@ impl Daemon {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// Kills the daemon with SIGKILL, so that it cannot store the dirty chunks that it holds. Fails
-    /// if it does not end.
+    /// Kills the daemon with SIGKILL, so that it cannot store the dirty chunks that it holds, and
+    /// the process that would start another one. Fails if they do not end.
     pub fn kill(&mut self) {
-        let _ = kill_process(self.pid, Signal::KILL);
+        kill_both(self.holder);
         let killed = Instant::now();
         self.wait();
         assert!(
@@ -141,6 +146,36 @@ impl Daemon {
         let device = |path: &Path| std::fs::symlink_metadata(path).map(|m| m.dev()).ok();
         device(&self.path()) != device(self.directory.path())
     }
+}
+
+/// Kills the process that holds a mount, and the daemon, which would store everything otherwise.
+fn kill_both(holder: Pid) {
+    let daemon = daemon_of(holder);
+    for pid in [holder, daemon] {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Returns the daemon that the process `holder` has started, or `holder` if it serves alone.
+pub fn daemon_of(holder: Pid) -> Pid {
+    let pid = holder.as_raw_nonzero();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let mut children = children
+        .split_whitespace()
+        .filter_map(|child| child.parse().ok())
+        .filter(|child| !is_guard(*child));
+    children
+        .next_back()
+        .and_then(Pid::from_raw)
+        .unwrap_or(holder)
+}
+
+/// Returns whether a process is a guard, also before it has its name.
+fn is_guard(pid: i32) -> bool {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut variables = environment.split(|byte| *byte == 0);
+    variables.any(|variable| variable.starts_with(b"ZARRFS_GUARDED="))
 }
 
 impl Drop for Daemon {

@@ -205,7 +205,8 @@ impl Run {
     /// Creates the array at `store` and mounts it.
     pub fn new(store: &Path, separator: &str) -> Run {
         let made = array(store.to_path_buf(), separator);
-        let daemon = Daemon::start(store, &CACHE);
+        // a killed daemon must leave the store to the test
+        let daemon = Daemon::start(store, &[&CACHE[..], &["--no-outlive"]].concat());
         let session = Session::new(History::new(made), daemon.path());
         Run {
             session,

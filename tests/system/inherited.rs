@@ -71,7 +71,9 @@ fn script(text: &str) -> Option<Vec<String>> {
 #[test]
 fn an_inherited_mount_is_served_without_privileges_until_its_owner_unmounts_it() {
     let served = r#"
-        grep -E '^Cap(Prm|Eff|Bnd)' "/proc/$(pgrep -x zarrfs)/status" | uniq -f 1 | wc -l
+        # the process that holds the mount, and the daemon
+        for process in $(pgrep -x zarrfs); do cat "/proc/$process/status"; done |
+            grep -E '^Cap(Prm|Eff|Bnd)' | uniq -f 1 | wc -l
         nobody cat mnt/lat/data.raw | wc -c
         printf '\002\001' | nobody dd of=mnt/air_temperature/data.raw conv=notrunc status=none
         zarrfs stats mnt | grep -o '^store  '
@@ -174,7 +176,7 @@ fn programs_get_an_error_after_the_daemon_of_an_inherited_mount_was_killed() {
             zarrfs mount sample.zarr /dev/fd/3
             if [ $kept = yes ]; then keep; else exec 3>&-; fi
             printf '\002\001' | nobody dd of=mnt/air_temperature/data.raw conv=notrunc status=none
-            kill -9 "$(pgrep -x zarrfs)"
+            kill -9 $(pgrep -x zarrfs)
             ended
             nobody cat mnt/lat/data.raw 2>&1 | grep -o -E 'not connected|connection abort' | head -n 1
             findmnt --noheadings --output FSTYPE mnt
@@ -304,7 +306,7 @@ fn a_connection_that_is_served_is_refused_and_left_alone() {
         kill -CONT $daemon
         wait $reader
         cat counted
-        pgrep -x zarrfs | grep -c .
+        [ "$daemon" = "$(pgrep -x zarrfs)" ] && echo same
         umount -i mnt
         ended
         "#,
@@ -314,7 +316,7 @@ fn a_connection_that_is_served_is_refused_and_left_alone() {
     let refused = "error: mountpoint /dev/fd/3: another program serves this connection, or has served it; \
                    open /dev/fuse anew, and mount that";
     let expected = [
-        refused, "5", "148", refused, "5", refused, "5", "212", "1", "ended",
+        refused, "5", "148", refused, "5", refused, "5", "212", "same", "ended",
     ];
     assert_eq!(said, expected);
 }
@@ -403,7 +405,10 @@ fn mount_fuse3_drops_privileges() {
         mount -T fstab "$D/mnt"
         findmnt --noheadings --raw --output SOURCE,FSTYPE mnt
         findmnt --noheadings --raw --output OPTIONS mnt | grep -o -e ^ro -e noexec -e allow_other -e user_id=65534
-        grep -E '^(Uid|CapEff|NoNewPrivs)' "/proc/$(pgrep -x zarrfs)/status" | tr '\t' ' '
+        for process in $(pgrep -x zarrfs); do
+            grep -E '^(Uid|CapEff|NoNewPrivs)' "/proc/$process/status" | tr '\t' ' ' >"of-$process"
+        done
+        sort -u of-* | sort -r
         cat mnt/lat/data.raw | wc -c
         umount mnt
         ended
@@ -467,7 +472,7 @@ END
         mounter=$!
         for _ in 1 2; do
             for _ in $(seq 1000); do [ -S /run/mounter/socket ] && break; sleep 0.1; done
-            as 65534 "$D/bin/zarrfs" mount --foreground --read-only sample.zarr /run/mounter/socket &
+            as 65534 "$D/bin/zarrfs" mount --foreground --read-only sample.zarr /run/mounter/socket 2>>log &
             daemon=$!
             for _ in $(seq 1000); do
                 (as 65534 cat /run/data/climate/.zarrfs/stats) >/dev/null 2>&1 && break

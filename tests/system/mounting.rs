@@ -818,15 +818,20 @@ fn a_stale_mount_is_replaced() {
             rustix::fs::statfs(&mountpoint).is_err()
         });
     };
-    assert_succeeded(&sandbox.zarrfs(&["mount", "sample.zarr", "mnt"]));
-    let (code, said) =
-        failure(&sandbox.zarrfs(&["mount", "--replace-stale", "sample.zarr", "mnt"]));
+    assert_succeeded(&sandbox.zarrfs(&["mount", "--no-outlive", "sample.zarr", "mnt"]));
+    let (code, said) = failure(&sandbox.zarrfs(&[
+        "mount",
+        "--replace-stale",
+        "--no-outlive",
+        "sample.zarr",
+        "mnt",
+    ]));
     assert!(
         code == 5 && said.contains("mounted here already"),
         "a mount that is alive stays: {code} {said}"
     );
     kill();
-    let (code, said) = failure(&sandbox.zarrfs(&["mount", "sample.zarr", "mnt"]));
+    let (code, said) = failure(&sandbox.zarrfs(&["mount", "--no-outlive", "sample.zarr", "mnt"]));
     assert!(
         code == 7 && said.contains("--replace-stale"),
         "{code} {said}"
@@ -835,7 +840,10 @@ fn a_stale_mount_is_replaced() {
         &["--replace-stale"][..],
         &["-o", "replace_stale,auto_mountpoint"],
     ] {
-        assert_succeeded(&sandbox.zarrfs(&[&["mount"], options, &["sample.zarr", "mnt"]].concat()));
+        assert_succeeded(
+            &sandbox
+                .zarrfs(&[&["mount", "--no-outlive"], options, &["sample.zarr", "mnt"]].concat()),
+        );
         assert!(sandbox.join("mnt/lat/data.raw").exists());
         assert_eq!(
             zarrfs::fuse::mounts_at(&sandbox.join("mnt")).unwrap().len(),

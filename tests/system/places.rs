@@ -62,7 +62,11 @@ const STEPS: &str = r#"
     left
     code with_mount '
         trap "" TERM
-        kill -9 $(sed -n "s/.*\"pid\": *\([0-9]*\).*/\1/p" "$M/.zarrfs/stats.json")
+        # the process that would start another daemon, and the daemon
+        for name in holder_pid pid; do
+            sed -n "s/.*\"$name\": *\"*\([0-9]*\).*/\1/p" "$M/.zarrfs/stats.json"
+        done >pids
+        kill -9 $(cat pids)
         for _ in $(seq 1000); do
             if ! cat "$M/lat/data.raw" >/dev/null 2>&1; then echo "reading fails"; break; fi
             sleep 0.1

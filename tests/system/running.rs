@@ -348,7 +348,8 @@ END
         left
 
         start '\007\001'
-        kill -9 $(grep -o '"pid": *[0-9]*' stats | grep -o '[0-9]*')
+        # the daemon, and the process that would start another one
+        kill -9 $(for name in holder_pid pid; do grep -o "\"$name\": *\"*[0-9]*" stats | grep -o '[0-9]*'; done)
         code wait $!
         cat said
         left

@@ -335,7 +335,7 @@ fn a_forced_unmount_ends_the_mount_of_a_daemon_that_can_not_be_killed() {
     let server = FaultyServer::new(folder.path());
     server.set("a/0", Fault::Stall);
     let below = Daemon::start(Path::new(&server.url("a")), &["--timeout", "10m"]);
-    let mut above = Daemon::start(&below.path(), &["--read-only"]);
+    let mut above = Daemon::start(&below.path(), &["--read-only", "--no-outlive"]);
     let file = above.path().join("data.raw");
     let reader = std::thread::spawn(move || fs::read(file).is_err());
     let asked = || {

@@ -484,7 +484,8 @@ fn a_kill_at_any_call_leaves_a_chunk_of_the_overlay_old_or_new() {
         for calls in [CALLS[3], CALLS[5], "?unlink,?unlinkat"] {
             for n in 1.. {
                 let changes = folder.path().join(format!("{at}-{n}-{}", calls.len()));
-                let mut daemon = Daemon::start(&store, &["--overlay", text(&changes)]);
+                let args = ["--overlay", text(&changes), "--no-outlive"];
+                let mut daemon = Daemon::start(&store, &args);
                 let inject = format!("inject={calls}:signal=SIGKILL:when={n}");
                 let tracer = Tracer::prepare(
                     daemon.pid(),

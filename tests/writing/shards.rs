@@ -485,7 +485,7 @@ fn put_shard(store: &Path, len: usize) {
 /// thread reached that call.
 fn is_killed(store: &Path, (len, is_whole): (usize, bool), calls: &str, n: usize) -> bool {
     put_shard(store, len);
-    let mut daemon = Daemon::start(store, &[]);
+    let mut daemon = Daemon::start(store, &["--no-outlive"]);
     let log = store.join("log");
     let inject = format!("inject={calls}:signal=SIGKILL:when={n}");
     let tracer = Tracer::prepare(daemon.pid(), calls, &["-e", &inject], &log);

@@ -8,6 +8,7 @@ use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The size of a huge page in bytes. On machines with other sizes, blocks are only aligned more
 /// than they need.
@@ -23,6 +24,18 @@ const MAX_KEPT: usize = 512 << 10;
 
 /// Number of freed blocks that the list keeps.
 const KEPT_BLOCKS: usize = 8;
+
+/// The size in bytes of blocks of zeros of which a part is in memory from the start, and the size of
+/// that part; 0 if there are none.
+static POPULATED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Puts the first `part` bytes of each block of `size` zero bytes into memory when it is allocated.
+/// The kernel fails a request whose buffer is not in memory if the process is killed while it takes
+/// the request.
+pub fn populate(size: usize, part: usize) {
+    POPULATED[1].store(part, Ordering::Relaxed);
+    POPULATED[0].store(size, Ordering::Release);
+}
 
 /// The addresses and lengths of freed blocks, the latest first. A length of zero means no block.
 type KeptBlocks = [(usize, usize); KEPT_BLOCKS];
@@ -122,7 +135,14 @@ unsafe impl GlobalAlloc for HugePages {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_mapped(layout) {
-            map(layout.size())
+            let block = map(layout.size());
+            if layout.size() == POPULATED[0].load(Ordering::Acquire) && !block.is_null() {
+                let part = POPULATED[1].load(Ordering::Relaxed).min(layout.size());
+                // SAFETY: the range lies in the new mapping, and its content stays. An old kernel
+                // refuses.
+                let _ = unsafe { mm::madvise(block.cast(), part, Advice::LinuxPopulateWrite) };
+            }
+            block
         } else {
             // SAFETY: the caller keeps the contract of `alloc_zeroed`.
             unsafe { System.alloc_zeroed(layout) }

@@ -113,6 +113,7 @@ impl Cache {
         if old.id() == new.id() {
             return;
         }
+        self.begin_counting(new);
         self.transfer_pending(old, new);
         // bound before the loop, whose body takes the cache's lock again
         let list = self.lock().oldest_dirty(|array| array.id() == old.id());

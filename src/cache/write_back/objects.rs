@@ -23,6 +23,19 @@ use zarrfs_format::grid::ChunkId;
 /// Interval at which the arrays with pending chunks are examined.
 const LOOK: Duration = Duration::from_millis(500);
 
+impl State {
+    /// Forgets the arrays whose pending chunks are stored.
+    fn retain_pending(&mut self) {
+        self.pending.retain(|_, array| {
+            let is_pending = array.has_pending();
+            if !is_pending {
+                array.freshness().remove_unstored();
+            }
+            is_pending
+        });
+    }
+}
+
 impl Cache {
     /// Stores objects that are quiet, on a thread that ends with the cache.
     pub fn store_quiet_objects(self: &Arc<Self>) -> Result<()> {
@@ -42,7 +55,11 @@ impl Cache {
         if !array.has_pending() {
             return;
         }
+        self.begin_counting(array);
         let former = self.lock().pending.insert(array.id(), array.clone());
+        if former.is_none() {
+            array.freshness().add_unstored();
+        }
         if former.is_none()
             && let Some(thread) = self.quiet_thread.get()
         {
@@ -54,8 +71,11 @@ impl Cache {
     pub(super) fn transfer_pending(&self, old: &Arc<Array>, new: &Arc<Array>) {
         new.share_pending(old);
         // the former array, with its own grid, would mistake a new chunk for another one
-        self.lock().pending.remove(&old.id());
+        let former = self.lock().pending.remove(&old.id());
         self.add_pending(new);
+        if former.is_some() {
+            old.freshness().remove_unstored();
+        }
     }
 
     /// Records that a chunk of an array was erased. Stores its object if all its chunks were erased
@@ -83,7 +103,7 @@ impl Cache {
     /// chunks are older.
     fn with_pending(&self, of: impl Fn(&Array) -> bool) -> [Vec<Arc<Array>>; 2] {
         let mut state = self.lock();
-        state.pending.retain(|_, array| array.has_pending());
+        state.retain_pending();
         let (older, newest) = state
             .pending
             .values()
@@ -130,6 +150,7 @@ impl Cache {
                 |(array, object)| self.store_object(array, *object, since),
             ));
         }
+        self.lock().retain_pending();
         done
     }
 
@@ -181,6 +202,7 @@ impl Cache {
                     // the next close of a file of the array reports a failure
                     let _ = cache.store_object(&array, object, Instant::now());
                 }
+                cache.lock().retain_pending();
             });
             if let Err(e) = spawned {
                 self.stats

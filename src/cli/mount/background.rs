@@ -70,14 +70,19 @@ fn leave_descriptors(kept: Option<RawFd>) {
 /// Reports to the parent process that the mount answers, and releases the terminal and the working
 /// directory.
 pub fn leave_terminal() -> CommandResult {
+    let mut out = stdio::output();
+    // if the parent has ended this fails and ends the mount, since the parent was asked to stop
+    out.write_all(READY).and_then(|()| out.flush())?;
+    release()
+}
+
+/// Releases the terminal and the working directory.
+pub fn release() -> CommandResult {
     let null = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/null")?;
     std::env::set_current_dir("/")?;
-    let mut out = stdio::output();
-    // if the parent has ended this fails and ends the mount, since the parent was asked to stop
-    out.write_all(READY).and_then(|()| out.flush())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     rustix::stdio::dup2_stdout(&null)?;

@@ -1,9 +1,10 @@
 //! A mount whose store is open: all that can fail before anything is mounted. This module must not
 //! mount.
 
-use super::ServedArgs;
+use super::held::Held;
 use super::plan::{MountPlan, inherit, own_paths};
 use super::signals::{LOG_LEVEL, register};
+use super::{HOLDER, OUTLIVES, ServedArgs};
 use crate::array::hierarchy::Hierarchy;
 use crate::cli::location::{StoreRequest, StoreUsage, check_not_swapped};
 use crate::cli::mountpoint::{self, MadeDirectories};
@@ -28,8 +29,12 @@ pub struct OpenedMount<'a> {
     pub plan: MountPlan<'a>,
     /// The paths that the daemon uses, which the mount must not hide.
     pub own: Vec<OwnPath>,
-    /// The mount of another program.
+    /// The mount of another program, or of a former daemon.
     pub inherited: Option<Mountpoint>,
+    /// The connection to the process that holds the mount.
+    pub held: Option<Held>,
+    /// Whether this daemon has taken the place of another one.
+    pub is_successor: bool,
     /// The path of the mountpoint, without links.
     pub path: PathBuf,
     pub listener: Option<StatisticsListener>,
@@ -45,10 +50,14 @@ pub struct OpenedMount<'a> {
 }
 
 impl<'a> OpenedMount<'a> {
-    /// Checks a plan, starts the log, and opens the store.
-    pub fn new(plan: MountPlan<'a>) -> CommandResult<Self> {
+    /// Checks a plan, starts the log, and opens the store. A mount that is `held` may be there.
+    pub fn new(plan: MountPlan<'a>, mut held: Option<Held>) -> CommandResult<Self> {
         let args = plan.args;
-        let inherited = inherit(&plan)?;
+        let taken = held.as_mut().and_then(|held| held.taken.take());
+        let (inherited, why) = match taken {
+            Some((mountpoint, why)) => (Some(mountpoint), Some(why)),
+            None => (inherit(&plan)?, None),
+        };
         let path = inherited
             .as_ref()
             .map_or_else(|| absolute(plan.path), |mount| mount.path().to_path_buf());
@@ -76,19 +85,31 @@ impl<'a> OpenedMount<'a> {
         warn_unlisted(&hierarchy, &args.store);
         let read_only = args.read_only || !hierarchy.store().is_writable();
         let signals = register()?;
-        let mut made = MadeDirectories::default();
-        if plan.makes_mountpoint {
-            made = mountpoint::make(plan.path)?;
-        }
+        let made = match &mut held {
+            Some(held) => std::mem::take(&mut held.made),
+            None if plan.makes_mountpoint => mountpoint::make(plan.path)?,
+            None => MadeDirectories::default(),
+        };
         let store = hierarchy.shared_store();
         let fs = file_system(args, hierarchy, read_only, stats)?;
         set_facts(&fs, &plan);
+        if held.is_some() {
+            let holder = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+            fs.facts().set(OUTLIVES, "yes", Audience::Everyone);
+            fs.facts()
+                .set(HOLDER, holder.to_string(), Audience::Everyone);
+        }
+        if let Some(why) = &why {
+            log::warn!("{why}: this one serves {} now", path.display());
+        }
         let needs = needs(args, &made, read_only);
         let sandbox = args.sandbox.prepare(&needs)?;
         Ok(OpenedMount {
             plan,
             own,
             inherited,
+            held,
+            is_successor: why.is_some(),
             path,
             listener,
             store,

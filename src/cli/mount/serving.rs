@@ -1,6 +1,7 @@
 //! A mount that is served, until it ends. This module must not know how its store was opened.
 
 use super::ServedArgs;
+use super::held::{Held, HeldLink};
 use super::opened::OpenedMount;
 use super::plan::{MountPlan, failure};
 use super::signals::{SignalHandler, ignore, orders};
@@ -10,8 +11,8 @@ use crate::cli::stats::listen::StatisticsListener;
 use crate::cli::{CommandFailure, CommandResult, idle, leftovers};
 use crate::fs::Fs;
 use crate::fs::tree::Audience;
-use crate::fuse::{MountRequest, Mountpoint, ServeOptions, Unmounted, serve};
-use std::os::fd::BorrowedFd;
+use crate::fuse::{MountRequest, Mountpoint, OutliveOptions, ServeOptions, Unmounted, serve};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -38,6 +39,8 @@ pub struct ServingMount {
     left_in: Option<Arc<dyn Store>>,
     /// Set when the second signal ends requests.
     interrupted: Arc<AtomicBool>,
+    /// The connection to the process that holds the mount.
+    link: Option<HeldLink>,
     /// Dropping this removes the mountpoint.
     _made: MadeDirectories,
 }
@@ -54,9 +57,13 @@ impl ServingMount {
                 make_mount(&opened.plan, opened.made.directory(), read_only)?
             }
         };
+        if let Some(held) = opened.held.as_ref().filter(|_| !opened.is_successor) {
+            held.send_mount(&mountpoint)?;
+        }
         let (session, mountpoint) = start_session(&mut opened, mountpoint)?;
         let OpenedMount {
             plan,
+            held,
             listener,
             store,
             fs,
@@ -86,6 +93,7 @@ impl ServingMount {
             idle_timeout: plan.idle_timeout,
             listener,
             left_in: (!read_only && !args.stores).then_some(store),
+            link: held.map(Held::link),
             interrupted,
             _made: made,
         })
@@ -93,7 +101,10 @@ impl ServingMount {
 
     /// Calls `ready`, and waits until the mount ends. Stores everything.
     pub fn wait(mut self, ready: impl FnOnce() -> CommandResult) -> CommandResult {
-        let started = self.start_timers().and_then(|()| ready());
+        let mut started = self.start_timers().and_then(|()| ready());
+        if let Some(link) = self.link.as_ref().filter(|_| started.is_ok()) {
+            started = link.begin(self.fs.clone(), self.mountpoint.clone());
+        }
         match self.left_in.take() {
             Some(store) if started.is_ok() => leftovers::remove(store),
             _ => {}
@@ -106,6 +117,9 @@ impl ServingMount {
             let _ = self.mountpoint.unmount();
         }
         let ended = self.session.join();
+        if let Some(link) = &self.link {
+            link.end();
+        }
         // an aborted connection leaves its mount behind
         let left = self.mountpoint.unmount();
         let stored = store_all(&self.fs);
@@ -173,24 +187,35 @@ fn start_session(
         .and_then(|()| {
             let fs = &opened.fs;
             let options = serve_options(args, opened.read_only);
+            let held = opened.held.as_ref();
+            let deaths = held.map(|held| held.deaths.as_fd());
+            let outlive = OutliveOptions {
+                memory: held.map(|held| held.memory.as_fd()),
+                pause: held.map(|held| held.pause.clone()).unwrap_or_default(),
+            };
             let before = |mountpoint: &mut Mountpoint| {
                 set_readahead(args, mountpoint);
                 let sandbox = &mut opened.sandbox;
                 // not before: it would end a connection that another daemon serves
                 args.sandbox
-                    .start_guard(sandbox, &opened.needs, mountpoint)?;
+                    .start_guard(sandbox, &opened.needs, mountpoint, deaths)?;
                 fs.facts()
                     .set("sandbox", &*sandbox.description, Audience::Everyone);
                 sandbox.enter(mountpoint)
             };
-            serve(fs.clone(), &mut mountpoint, options, before).map_err(|e| match e.errno() {
-                // another daemon serves an inherited connection
-                libc::EBUSY if is_inherited => CommandFailure::mountpoint(e.to_string()),
-                _ => e.into(),
+            serve(fs.clone(), &mut mountpoint, options, outlive, before).map_err(|e| {
+                match e.errno() {
+                    // another daemon serves an inherited connection
+                    libc::EBUSY if is_inherited => CommandFailure::mountpoint(e.to_string()),
+                    _ => e.into(),
+                }
             })
         })
         .inspect_err(|_| {
-            let _ = mountpoint.unmount();
+            // another successor may be able to serve it
+            if !opened.is_successor {
+                let _ = mountpoint.unmount();
+            }
         })?;
     Ok((session, Arc::new(mountpoint)))
 }

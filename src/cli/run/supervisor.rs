@@ -1,21 +1,16 @@
 //! The process of `zarrfs run` that waits for the daemon and the command, and passes signals on.
 //! This module must not know which command runs.
 
-use super::process::{ChildProcess, close_all, last_error};
+use crate::cli::child_process::{ChildProcess, PassedSignals, WaitEnd, close_all};
 use crate::cli::failure::{CommandFailure, CommandResult, ExitCode};
 use crate::cli::mount::READY;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::pipe::{PipeFlags, pipe_with};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
-use std::ffi::c_int;
+use signal_hook::consts::{SIGKILL, SIGTERM};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
-use zarrfs_base::signals::{ENDING, SIGNALED, is_ignored};
-
-/// Signals that are passed on to the command, beside [`ENDING`].
-const PASSED_ON: [c_int; 3] = [SIGUSR1, SIGUSR2, SIGXCPU];
+use std::os::fd::{AsFd, OwnedFd};
+use zarrfs_base::signals::{ENDING, SIGNALED};
 
 /// The pipes between this process and the daemon.
 pub struct Pipes {
@@ -51,35 +46,22 @@ impl Pipes {
     }
 }
 
-/// The end of a wait of the [`Supervisor`].
-enum WaitEnd {
-    /// A signal, and whether the terminal has sent it, to the command, too.
-    Signal(c_int, bool),
-    /// The descriptor at this index can be read.
-    Readable(usize),
-}
-
 /// The process that waits for the daemon and the command.
 pub struct Supervisor {
     pub daemon: ChildProcess,
     /// The pipe for orders. Dropping it ends the daemon.
     orders: Option<File>,
     ready: File,
-    /// Gets signals in place of their usual effect.
-    signals: File,
-    /// The signals that the caller has blocked.
-    blocked: libc::sigset_t,
+    signals: PassedSignals,
 }
 
 impl Supervisor {
     pub fn new(daemon: i32, pipes: Pipes) -> rustix::io::Result<Self> {
-        let (signals, blocked) = block_signals()?;
         Ok(Supervisor {
             daemon: ChildProcess::new(daemon)?,
             orders: Some(pipes.orders.1.into()),
             ready: pipes.ready.0.into(),
-            signals,
-            blocked,
+            signals: PassedSignals::block()?,
         })
     }
 
@@ -92,7 +74,7 @@ impl Supervisor {
         if let Some(code) = self.wait_for_mount() {
             return Ok(code);
         }
-        let command = match start(self.blocked) {
+        let command = match start(self.signals.blocked) {
             Ok(command) => command,
             Err(failure) => {
                 self.end_daemon();
@@ -107,8 +89,8 @@ impl Supervisor {
             } else {
                 &both[..1]
             };
-            match self.wait_for(watched) {
-                WaitEnd::Signal(_, true) => {}
+            match self.signals.wait_for(watched) {
+                WaitEnd::Signal(_, true) | WaitEnd::TimedOut => {}
                 WaitEnd::Signal(signal, false) => command.send(signal),
                 WaitEnd::Readable(0) => break command.wait(),
                 WaitEnd::Readable(_) => {
@@ -128,7 +110,7 @@ impl Supervisor {
     /// Waits until the mount answers. Returns the exit code if it does not.
     fn wait_for_mount(&mut self) -> Option<u8> {
         loop {
-            match self.wait_for(&[self.ready.as_fd()]) {
+            match self.signals.wait_for(&[self.ready.as_fd()]) {
                 WaitEnd::Readable(_) => {
                     let mut said = [0; READY.len()];
                     // the pipe is closed when the daemon ends
@@ -144,7 +126,7 @@ impl Supervisor {
                     self.wait_for_daemon();
                     return u8::try_from(SIGNALED + signal).ok();
                 }
-                WaitEnd::Signal(..) => {}
+                WaitEnd::Signal(..) | WaitEnd::TimedOut => {}
             }
         }
     }
@@ -168,10 +150,10 @@ impl Supervisor {
     /// Waits for the end of the daemon. Each signal is an order.
     fn wait_for_daemon(&mut self) {
         loop {
-            match self.wait_for(&[self.daemon.pidfd.as_fd()]) {
+            match self.signals.wait_for(&[self.daemon.pidfd.as_fd()]) {
                 WaitEnd::Readable(_) => return,
                 WaitEnd::Signal(signal, _) if ENDING.contains(&signal) => self.send_order(),
-                WaitEnd::Signal(..) => {}
+                WaitEnd::Signal(..) | WaitEnd::TimedOut => {}
             }
         }
     }
@@ -189,64 +171,4 @@ impl Supervisor {
         .print(false);
         ExitCode::Failed as u8
     }
-
-    /// Waits for a signal, or until one of the descriptors can be read.
-    fn wait_for(&self, descriptors: &[BorrowedFd]) -> WaitEnd {
-        loop {
-            let all = [&[self.signals.as_fd()], descriptors].concat();
-            let mut polled: Vec<PollFd> = all
-                .iter()
-                .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
-                .collect();
-            // an interrupted wait is repeated
-            if poll(&mut polled, None).is_err() {
-                continue;
-            }
-            let mut ready = polled.iter().map(|fd| !fd.revents().is_empty());
-            if ready.next() == Some(true) {
-                if let Some(signal) = read_signal(&self.signals) {
-                    return signal;
-                }
-            } else if let Some(index) = ready.position(|is_ready| is_ready) {
-                return WaitEnd::Readable(index);
-            }
-        }
-    }
-}
-
-/// Blocks the signals that are passed on. Returns a descriptor that gets them, and the signals that
-/// were blocked before. Those that the caller ignores, as nohup(1) does, stay ignored.
-fn block_signals() -> rustix::io::Result<(File, libc::sigset_t)> {
-    // SAFETY: all pointers are to values on this stack, which live longer than the calls; zeros are
-    // valid for these types. This thread, whose mask changes, is the only one.
-    let (fd, blocked) = unsafe {
-        let mut blocked: libc::sigset_t = std::mem::zeroed();
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        let passed_on = ENDING.into_iter().chain(PASSED_ON);
-        for signal in passed_on.filter(|signal| !is_ignored(*signal)) {
-            libc::sigaddset(&mut set, signal);
-        }
-        libc::sigprocmask(libc::SIG_BLOCK, &set, &mut blocked);
-        (libc::signalfd(-1, &set, libc::SFD_CLOEXEC), blocked)
-    };
-    if fd == -1 {
-        return Err(last_error());
-    }
-    // SAFETY: the descriptor was opened above, and has no other owner.
-    let signals = unsafe { File::from_raw_fd(fd) };
-    Ok((signals, blocked))
-}
-
-/// Reads a signal: the fields of signalfd(2), of four bytes each, begin with number, errno and
-/// code.
-fn read_signal(mut signals: &File) -> Option<WaitEnd> {
-    let mut info = [0; size_of::<libc::signalfd_siginfo>()];
-    signals.read_exact(&mut info).ok()?;
-    let field = |at: usize| Some(i32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?));
-    let signal = field(0)?;
-    let code = field(8)?;
-    // codes of processes are not positive; the kernel sends SIGALRM at the end of alarm(2)
-    let is_of_terminal = code > 0 && [SIGHUP, SIGINT, SIGQUIT].contains(&signal);
-    Some(WaitEnd::Signal(signal, is_of_terminal))
 }

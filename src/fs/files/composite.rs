@@ -19,6 +19,7 @@ use super::items::{another_array, shown_items};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
 use crate::fs::Options;
+use crate::fs::survival::UnstoredBytes;
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
@@ -661,6 +662,10 @@ impl OpenFile for CompositeFile {
             _ => None,
         });
         keys.collect()
+    }
+
+    fn unstored_bytes(&self) -> UnstoredBytes {
+        UnstoredBytes::InArrays
     }
 
     fn write_record(&self) -> Option<&WriteRecord> {

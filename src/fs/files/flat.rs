@@ -8,6 +8,7 @@ use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
 use crate::array::{Array, VersionTag};
 use crate::cache::{FoundBytes, PrefetchState, Wait};
 use crate::fs::resize::HiddenGrowth;
+use crate::fs::survival::UnstoredBytes;
 use crate::fs::write::WriteMode;
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};
@@ -201,7 +202,7 @@ impl Handles<dyn OpenFile> {
         let Some(flat) = file.as_flat() else {
             return false;
         };
-        flat.is_past_pages.store(true, Ordering::Relaxed);
+        flat.write_past_pages();
         self.note_sharing(flat.inode);
         true
     }
@@ -228,6 +229,11 @@ impl Handles<dyn OpenFile> {
 }
 
 impl FlatFile {
+    /// Records that writes through this file bypass the kernel's page cache.
+    pub fn write_past_pages(&self) {
+        self.is_past_pages.store(true, Ordering::Relaxed);
+    }
+
     /// Opens the flat bytes of the array at `key`. With `direct`, the reader bypasses the kernel's
     /// page cache.
     pub(in crate::fs) fn open(
@@ -359,6 +365,10 @@ impl OpenFile for FlatFile {
         } else {
             Vec::new()
         }
+    }
+
+    fn unstored_bytes(&self) -> UnstoredBytes {
+        UnstoredBytes::InArrays
     }
 
     fn write_record(&self) -> Option<&WriteRecord> {

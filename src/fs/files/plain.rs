@@ -3,6 +3,7 @@
 
 use super::{NewFile, OpenFile};
 use crate::cache::{FoundBytes, Wait};
+use crate::fs::survival::UnstoredBytes;
 use crate::fs::tree::Attributes;
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs, KernelPages};
@@ -73,6 +74,10 @@ impl OpenFile for PlainFile {
         let file = self.file.as_ref().ok_or_else(Error::stale)?;
         out.resize(len, 0);
         read_at(file, offset, out).map(|()| FoundBytes::Copied)
+    }
+
+    fn unstored_bytes(&self) -> UnstoredBytes {
+        UnstoredBytes::None
     }
 
     fn write(

@@ -6,6 +6,7 @@ use super::items::{ItemRange, another_array, packed, shown_items};
 use super::{NewFile, OpenFile, Seek};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
+use crate::fs::survival::UnstoredBytes;
 use crate::fs::tree::{Node, View};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
@@ -204,6 +205,10 @@ impl OpenFile for OpenView {
         } else {
             Vec::new()
         }
+    }
+
+    fn unstored_bytes(&self) -> UnstoredBytes {
+        UnstoredBytes::InArrays
     }
 
     fn write_record(&self) -> Option<&WriteRecord> {

@@ -5,7 +5,7 @@
 //! selects names that the kernel should be asked to forget. It knows nothing of the store.
 
 use super::node::inode;
-use super::{Node, ROOT_INODE};
+use super::{Node, ROOT_INODE, node_text};
 use lru::LruCache;
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -13,7 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use zarrfs_base::memory::lock;
+use zarrfs_outlive::{Journal, Record, RecordId};
 use zarrfs_store::Key;
+
+/// The kind of the records of nodes in the journal. The numbers are the lookups, and the generation
+/// with the bit [`IS_LOST`]; the text is the inode number and the text of the node.
+pub const NODE_RECORD: u32 = 1;
+
+/// The bit of a node that was removed.
+const IS_LOST: u64 = 1 << 32;
 
 /// Bytes of nodes above which the kernel is asked to forget some: about 100,000 names of usual
 /// length. They count in the 24 MiB that remain of the 64 MiB promised in docs/operations.md,
@@ -54,6 +62,8 @@ struct KnownNodes {
     clock: u64,
     /// The generation of the node that the kernel has got to know last.
     generation: u32,
+    /// Where nodes are recorded, so that they outlive the daemon.
+    journal: Option<Arc<Journal>>,
 }
 
 struct Live {
@@ -70,6 +80,8 @@ struct Live {
     used: u64,
     /// Whether it is opened although its branch has another snapshot.
     left: LeftSnapshot,
+    /// The record of the node in the journal.
+    record: Option<RecordId>,
 }
 
 /// What becomes of the opening of a file whose branch has moved.
@@ -95,11 +107,27 @@ impl Default for KnownNodes {
             generation: SystemTime::UNIX_EPOCH
                 .elapsed()
                 .map_or(0, |since| since.as_micros() as u32),
+            journal: None,
         }
     }
 }
 
 impl LiveNodes {
+    /// Records nodes in `journal` from now on, and takes over those that a daemon has left there.
+    pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
+        let known = &mut *lock(&self.known);
+        known.journal = Some(journal.clone());
+        for record in left.iter().filter(|record| record.kind == NODE_RECORD) {
+            known.take_over(record);
+        }
+        known.threshold = known.threshold.max(known.bytes + STEP);
+    }
+
+    /// Returns the inode numbers of all nodes.
+    pub fn numbers(&self) -> Vec<u64> {
+        lock(&self.known).nodes.keys().copied().collect()
+    }
+
     /// Returns the node of an inode number, or `None` if it was removed or the kernel has forgotten
     /// it.
     pub fn get(&self, inode: u64) -> Option<Arc<Node>> {
@@ -140,6 +168,7 @@ impl LiveNodes {
                 lookups: 0,
                 used: now,
                 left: LeftSnapshot::Unknown,
+                record: None,
             }
         });
         if live.left == LeftSnapshot::Refused {
@@ -153,6 +182,11 @@ impl LiveNodes {
             let old = live.node.replace(Arc::new(node)).or(live.lost.take());
             known.bytes += size;
             known.bytes -= old.map_or(0, |old| bytes_of(&old));
+            known.record(number);
+        } else if let (Some(journal), Some(record)) = (&known.journal, live.record) {
+            journal
+                .number(record, 0)
+                .store(live.lookups, Ordering::Release);
         }
         if known.bytes > known.threshold {
             known.threshold = known.bytes + STEP;
@@ -190,16 +224,28 @@ impl LiveNodes {
     /// Subtracts `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
         let mut known = lock(&self.known);
+        let known = &mut *known;
         let Some(live) = known.nodes.get_mut(&inode) else {
             return;
         };
         live.lookups = live.lookups.saturating_sub(count);
         if live.lookups > 0 {
+            if let (Some(journal), Some(record)) = (&known.journal, live.record) {
+                journal
+                    .number(record, 0)
+                    .store(live.lookups, Ordering::Release);
+            }
             return;
         }
         known.remove(inode);
-        if let Some(lost) = known.nodes.remove(&inode).and_then(|live| live.lost) {
+        let Some(live) = known.nodes.remove(&inode) else {
+            return;
+        };
+        if let Some(lost) = live.lost {
             known.bytes -= bytes_of(&lost);
+        }
+        if let (Some(journal), Some(record)) = (&known.journal, live.record) {
+            journal.remove(record);
         }
         known.threshold = known.threshold.min(LIMIT.max(known.bytes + STEP));
     }
@@ -270,6 +316,7 @@ impl LiveNodes {
             if let Some(lost) = live.and_then(|live| live.lost.take()) {
                 known.bytes -= bytes_of(&lost);
             }
+            known.record(number);
         }
     }
 
@@ -299,6 +346,7 @@ impl LiveNodes {
             known.bytes = known.bytes + size - bytes_of(&old);
             known.numbers.remove(&place(&old));
             known.numbers.insert(at, number);
+            known.record(number);
         }
     }
 
@@ -355,7 +403,60 @@ impl KnownNodes {
         {
             self.numbers.remove(&place(&node));
             live.lost = Some(node);
+            self.record(number);
         }
+    }
+
+    /// Writes the node of an inode number, which has changed, to the journal.
+    fn record(&mut self, number: u64) {
+        let (Some(journal), Some(live)) = (&self.journal, self.nodes.get_mut(&number)) else {
+            return;
+        };
+        let is_lost = live.node.is_none() && live.lost.is_some();
+        let node = live.node.as_deref().or(live.lost.as_deref());
+        let mut text = number.to_le_bytes().to_vec();
+        text.extend(
+            node.map(node_text::to_text)
+                .unwrap_or_default()
+                .into_bytes(),
+        );
+        let generation = u64::from(live.generation) | if is_lost { IS_LOST } else { 0 };
+        let numbers = [live.lookups, generation];
+        live.record = match live.record {
+            Some(record) => journal.replace(record, numbers, &text).or(live.record),
+            None => journal.add(NODE_RECORD, numbers, &text),
+        };
+    }
+
+    /// Takes over a node that a daemon has left.
+    fn take_over(&mut self, record: &Record) {
+        let Some((number, text)) = record.text.split_first_chunk() else {
+            return;
+        };
+        let number = u64::from_le_bytes(*number);
+        let [lookups, generation] = record.numbers;
+        let node = str::from_utf8(text).ok().and_then(node_text::from_text);
+        let node = node.map(Arc::new);
+        self.bytes += node.as_deref().map_or(0, bytes_of);
+        self.generation = self.generation.max(generation as u32);
+        let mut live = Live {
+            node: None,
+            lost: None,
+            generation: generation as u32,
+            lookups,
+            used: 0,
+            left: LeftSnapshot::Unknown,
+            record: Some(record.id),
+        };
+        if generation & IS_LOST != 0 {
+            live.lost = node;
+        } else {
+            if let Some(node) = node.as_ref().filter(|node| node.inode() != number) {
+                self.numbers.insert(place(node), number);
+            }
+            live.node = node;
+        }
+        self.nodes.insert(number, live);
     }
 
     /// Returns the numbers of at most `most` of the nodes that `filter` accepts, the least recently

@@ -1,0 +1,102 @@
+//! Counts that outlive the process, each under a key: a record has the count and the key. Counts
+//! are added to by several threads, in any order, so that none of them may set one.
+
+use super::{Journal, Record, RecordId};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use zarrfs_base::memory::lock;
+
+/// The counts of one kind.
+pub struct KeyedCounts {
+    journal: Arc<Journal>,
+    kind: u32,
+    /// Protects the map: the records by their keys.
+    records: Mutex<HashMap<String, RecordId>>,
+}
+
+/// A count.
+#[derive(Clone)]
+pub struct SharedCount {
+    journal: Arc<Journal>,
+    record: RecordId,
+}
+
+impl KeyedCounts {
+    /// Creates the counts of a kind of records. Those that a daemon has left are removed, and their
+    /// keys returned if they are not 0.
+    pub fn new(journal: Arc<Journal>, kind: u32, left: &[Record]) -> (Self, Vec<String>) {
+        let left = left.iter().filter(|record| record.kind == kind);
+        let mut counted = Vec::new();
+        for record in left {
+            if record.numbers[0] != 0 {
+                counted.push(String::from_utf8_lossy(&record.text).into_owned());
+            }
+            journal.remove(record.id);
+        }
+        let counts = KeyedCounts {
+            journal,
+            kind,
+            records: Mutex::default(),
+        };
+        (counts, counted)
+    }
+
+    /// Returns the count of a key, `None` if the journal has no space for it.
+    pub fn of(&self, key: &str) -> Option<SharedCount> {
+        let mut records = lock(&self.records);
+        let record = match records.get(key) {
+            Some(record) => *record,
+            None => {
+                let record = self.journal.add(self.kind, [0, 0], key.as_bytes())?;
+                records.insert(key.to_string(), record);
+                record
+            }
+        };
+        Some(SharedCount {
+            journal: self.journal.clone(),
+            record,
+        })
+    }
+}
+
+impl SharedCount {
+    /// Adds one.
+    pub fn add(&self) {
+        self.journal
+            .number(self.record, 0)
+            .fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Subtracts one.
+    pub fn subtract(&self) {
+        self.journal
+            .number(self.record, 0)
+            .fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::create_memory;
+
+    #[test]
+    fn a_successor_finds_the_keys_that_are_counted() {
+        let memory = create_memory().unwrap();
+        let (journal, left) = Journal::open(&memory).unwrap();
+        let (counts, counted) = KeyedCounts::new(Arc::new(journal), 3, &left);
+        assert!(counted.is_empty());
+        let [a, b] = ["a", "b"].map(|key| counts.of(key).unwrap());
+        a.add();
+        a.add();
+        a.subtract();
+        b.add();
+        counts.of("b").unwrap().subtract();
+        let (journal, left) = Journal::open(&memory).unwrap();
+        let (_, counted) = KeyedCounts::new(Arc::new(journal), 3, &left);
+        assert_eq!(counted, ["a"]);
+        let (_, left) = Journal::open(&memory).unwrap();
+        assert_eq!(left, []);
+    }
+}

@@ -1,0 +1,593 @@
+//! The process that *holds* a mount: it keeps the connection to the kernel open, starts the daemon,
+//! and a successor when the daemon is killed or another program takes over. It has neither a store
+//! nor a cache, and its only socket takes orders of `zarrfs upgrade`. It must not know how a mount
+//! is made or served: daemons pass the connection on, and records for their successors stand in
+//! memory that it keeps (`crates/outlive`).
+//!
+//! * A request that a daemon has taken and not answered belongs to the connection. The kernel sends
+//!   it again when this process asks for it, after the last thread of the daemon has stopped taking
+//!   requests, and before the successor takes the first one.
+//! * A thread of a daemon that makes the kernel drop pages may wait for a request that the daemon
+//!   has taken. It does not die before the successor has answered. The guard of the daemon writes
+//!   into a pipe that the daemon has begun to end.
+//! * Killing this process ends the mount: the daemon stores everything.
+
+use super::handover::{Order, OrderSocket};
+use super::held::Held;
+use super::plan::MountPlan;
+use crate::cli::child_process::{ChildProcess, PassedSignals, WaitEnd, last_error};
+use crate::cli::location::StoreLocation;
+use crate::cli::mountpoint::{self, MadeDirectories};
+use crate::cli::{CommandFailure, CommandResult};
+use crate::fuse::{abort_file, mounts, receive, resend_unanswered, send, socket_pair};
+use rustix::net::{RecvFlags, recv};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
+use signal_hook::consts::SIGKILL;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use zarrfs_base::error::Error;
+use zarrfs_base::signals::{ENDING, SIGNALED};
+use zarrfs_outlive::create_memory;
+
+/// Time within which the deaths of daemons are counted.
+const DEATHS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Time before another daemon is started, if one could not start.
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
+
+/// Maximum time until the threads of a killed daemon have stopped taking requests.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Maximum time until a program that takes over answers. Requests wait for as long.
+const HANDOVER_LIMIT: Duration = Duration::from_secs(20);
+
+/// A message between a daemon and this process: the first byte of what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Message {
+    /// The mount: why it has a new daemon, a zero, and what
+    /// [`Mountpoint::to_message`](crate::fuse::Mountpoint::to_message) returns.
+    Mounted = 1,
+    /// The mount answers.
+    Ready,
+    /// The mount has ended.
+    Ending,
+    /// To the daemon: pause all changes, and store everything.
+    Pause,
+    /// All is stored, and nothing changes.
+    Paused,
+    /// It can't be: the reason.
+    Refused,
+    /// To the daemon: end the pause.
+    Resume,
+    /// The mount can't be served: the reason.
+    Failed,
+}
+
+const MESSAGES: [Message; 8] = [
+    Message::Mounted,
+    Message::Ready,
+    Message::Ending,
+    Message::Pause,
+    Message::Paused,
+    Message::Refused,
+    Message::Resume,
+    Message::Failed,
+];
+
+/// What this process is to do.
+pub enum Role<R> {
+    /// Serve the mount without a holder, for this reason, and then call the function.
+    Alone(&'static str, R),
+    /// Serve the mount as the daemon of a holder.
+    Daemon(Held),
+    /// End with this result: the mount has ended.
+    Holder(CommandResult),
+}
+
+/// Returns why a mount does not outlive its daemon; `None` if it does.
+fn why_alone(plan: &MountPlan) -> Option<&'static str> {
+    if plan.args.no_outlive {
+        return Some("--no-outlive");
+    }
+    if matches!(plan.args.store, StoreLocation::Memory) {
+        return Some("the store is in the memory of the daemon");
+    }
+    let release = rustix::system::uname();
+    let release = release.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next()?.parse::<u32>().ok();
+    let version = (number().unwrap_or_default(), number().unwrap_or_default());
+    (version < RESENDING).then_some("the kernel sends no request again before Linux 6.9")
+}
+
+/// The version of Linux that first sends requests again.
+const RESENDING: (u32, u32) = (6, 9);
+
+/// Holds a mount, and calls `ready` once it answers. Returns in this process when the mount has
+/// ended, and in each daemon when it begins. This process must have one thread.
+pub fn hold<R: FnOnce() -> CommandResult>(plan: &MountPlan, ready: R) -> CommandResult<Role<R>> {
+    if let Some(held) = Held::from_environment()? {
+        return Ok(Role::Daemon(held));
+    }
+    if let Some(why) = why_alone(plan) {
+        return Ok(Role::Alone(why, ready));
+    }
+    let Ok(memory) = create_memory() else {
+        return Ok(Role::Alone(
+            "the system gives no memory for the journal",
+            ready,
+        ));
+    };
+    let signals = PassedSignals::block().map_err(Error::from)?;
+    let mut made = MadeDirectories::default();
+    if plan.makes_mountpoint {
+        made = mountpoint::make(plan.path)?;
+    }
+    let mut holder = Holder {
+        plan,
+        directory: std::env::current_dir().ok(),
+        made,
+        memory,
+        signals,
+        daemon: None,
+        deaths: pipe_with(PipeFlags::CLOEXEC).map_err(Error::from)?,
+        unreaped: Vec::new(),
+        mount: None,
+        killed: VecDeque::new(),
+        orders: None,
+        order: None,
+        program: None,
+        handing_over: None,
+        handover_end: None,
+        failure: None,
+        signaled: None,
+        is_ready: false,
+        is_serving: false,
+        is_ending: false,
+    };
+    Ok(match holder.run(ready)? {
+        Some(held) => Role::Daemon(Held {
+            made: holder.made,
+            ..held
+        }),
+        None => Role::Holder(Ok(())),
+    })
+}
+
+/// A running daemon.
+struct Daemon {
+    process: ChildProcess,
+    link: OwnedFd,
+}
+
+impl Daemon {
+    fn has_message(&self) -> bool {
+        let mut byte = [0];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        matches!(recv(&self.link, &mut byte, flags), Ok((1.., _)))
+    }
+}
+
+struct Holder<'a> {
+    plan: &'a MountPlan<'a>,
+    /// The working directory in which the program was started.
+    directory: Option<PathBuf>,
+    /// The mountpoint and directories above it that were made.
+    made: MadeDirectories,
+    memory: OwnedFd,
+    signals: PassedSignals,
+    daemon: Option<Daemon>,
+    /// The pipe for the numbers of daemons that end. Both ends stay open as long as this process.
+    deaths: (OwnedFd, OwnedFd),
+    /// Daemons that were killed, and wait in the kernel.
+    unreaped: Vec<ChildProcess>,
+    /// The mount, as the first daemon has passed it on. The device comes first.
+    mount: Option<(Vec<u8>, Vec<OwnedFd>)>,
+    /// When daemons were killed.
+    killed: VecDeque<Instant>,
+    /// Takes orders of `zarrfs upgrade`.
+    orders: Option<OrderSocket>,
+    /// The order that is carried out.
+    order: Option<Order>,
+    /// The program of daemons; `None` for this one.
+    program: Option<PathBuf>,
+    /// The program before, while another one takes over.
+    handing_over: Option<Option<PathBuf>>,
+    /// When that program must answer.
+    handover_end: Option<Instant>,
+    /// Why the latest daemon could not serve.
+    failure: Option<String>,
+    /// The exit code of a daemon that a signal has ended which this process passes on.
+    signaled: Option<i32>,
+    /// Whether the mount has answered.
+    is_ready: bool,
+    /// Whether it has answered by the present daemon.
+    is_serving: bool,
+    /// Whether the mount has ended.
+    is_ending: bool,
+}
+
+impl Holder<'_> {
+    /// Starts daemons, and waits. Returns the connection in each daemon, and nothing in this process
+    /// once the mount has ended.
+    fn run(&mut self, ready: impl FnOnce() -> CommandResult) -> CommandResult<Option<Held>> {
+        let mut ready = Some(ready);
+        if let Some(held) = self.start("")? {
+            return Ok(Some(held));
+        }
+        while let Some(daemon) = &self.daemon {
+            let mut watched = vec![
+                daemon.process.pidfd.as_fd(),
+                daemon.link.as_fd(),
+                self.deaths.0.as_fd(),
+            ];
+            // one order at a time
+            let orders = self.orders.as_ref().filter(|_| self.order.is_none());
+            watched.extend(orders.map(OrderSocket::as_fd));
+            let death = match self.signals.wait_until(&watched, self.handover_end) {
+                WaitEnd::Signal(signal, _) => {
+                    daemon.process.send(signal);
+                    continue;
+                }
+                WaitEnd::TimedOut => {
+                    self.failure = Some(format!("no answer after {HANDOVER_LIMIT:?}"));
+                    self.handover_end = None;
+                    daemon.process.send(SIGKILL);
+                    continue;
+                }
+                WaitEnd::Readable(0) => match self.reap(&mut ready)? {
+                    // a successor that can't start has told the log why
+                    DaemonEnd::Exited(code) if self.is_replaced() => {
+                        sleep(RESTART_PAUSE);
+                        format!("has ended with code {code}")
+                    }
+                    DaemonEnd::Exited(code) => return exit_result(code).map(|()| None),
+                    DaemonEnd::Killed(signal) => {
+                        self.signaled = ENDING.contains(&signal).then_some(SIGNALED + signal);
+                        format!("was killed (signal {signal})")
+                    }
+                },
+                WaitEnd::Readable(1) => {
+                    self.take_message(&mut ready)?;
+                    continue;
+                }
+                WaitEnd::Readable(2) => match self.take_death() {
+                    Some(death) => death,
+                    None => continue,
+                },
+                WaitEnd::Readable(_) => {
+                    self.order = self.orders.as_ref().and_then(OrderSocket::take);
+                    if self.order.is_some() {
+                        self.tell_daemon(Message::Pause);
+                    }
+                    continue;
+                }
+            };
+            if let Some(code) = self.signaled.take().filter(|_| !self.is_ready) {
+                // a signal that was passed on, as it ends any program
+                return Err(CommandFailure::of_process(code));
+            }
+            if !self.is_ready || self.is_ending {
+                let failure = format!("the daemon {death}: what was not stored is lost");
+                return Err(CommandFailure::failed(failure));
+            }
+            if let Some(held) = self.replace(&death)? {
+                return Ok(Some(held));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns whether a daemon that has ended by itself gets a successor: it could not begin.
+    fn is_replaced(&self) -> bool {
+        self.is_ready && !self.is_serving
+    }
+
+    /// Takes a message of the daemon.
+    fn take_message(
+        &mut self,
+        ready: &mut Option<impl FnOnce() -> CommandResult>,
+    ) -> CommandResult {
+        let Some(daemon) = &self.daemon else {
+            return Ok(());
+        };
+        let (bytes, files) = receive(daemon.link.as_fd()).unwrap_or_default();
+        let Some((kind, rest)) = bytes.split_first() else {
+            // the daemon has closed it: its end follows
+            sleep(Duration::from_millis(1));
+            return Ok(());
+        };
+        let text = String::from_utf8_lossy(rest).into_owned();
+        match MESSAGES.into_iter().find(|known| *known as u8 == *kind) {
+            Some(Message::Mounted) => self.mount = Some((rest.to_vec(), files)),
+            Some(Message::Ready) => {
+                (self.is_ready, self.is_serving) = (true, true);
+                self.handover_end = None;
+                if self.handing_over.take().is_some() {
+                    self.end_order(Ok(()));
+                }
+                if let Some(ready) = ready.take() {
+                    self.orders = OrderSocket::open().ok();
+                    // the daemon ends when it finds that this process has ended
+                    ready()?;
+                }
+            }
+            Some(Message::Paused) if self.order.is_some() => daemon.process.send(SIGKILL),
+            Some(Message::Paused) => self.tell_daemon(Message::Resume),
+            Some(Message::Refused) => self.end_order(Err(text)),
+            Some(Message::Failed) => self.failure = Some(text),
+            Some(Message::Ending) => self.is_ending = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn tell_daemon(&self, message: Message) {
+        if let Some(daemon) = &self.daemon {
+            // it may have ended
+            let _ = send(daemon.link.as_fd(), &[message as u8], &[]);
+        }
+    }
+
+    fn end_order(&mut self, outcome: Result<(), String>) {
+        if let Some(order) = self.order.take() {
+            order.answer(outcome);
+        }
+    }
+
+    /// Takes the number of a daemon whose guard says that it ends. Returns how it has ended, if a
+    /// thread of it waits in the kernel, so that it can't be reaped.
+    fn take_death(&mut self) -> Option<String> {
+        let mut said = [0; 256];
+        let length = rustix::io::read(&self.deaths.0, &mut said).ok()?;
+        let daemon = self.daemon.as_ref()?;
+        let number = daemon.process.pid.as_raw_nonzero().to_string();
+        let mut numbers = said[..length].split(|byte| *byte == b'\n');
+        let is_current = numbers.any(|said| said == number.as_bytes());
+        (is_current && !self.is_ending && self.has_stopped()).then(|| self.leave())
+    }
+}
+
+/// Returns a number as in "3rd".
+fn ordinal(number: usize) -> String {
+    let end = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{end}")
+}
+
+/// How a daemon has ended.
+enum DaemonEnd {
+    Exited(i32),
+    Killed(i32),
+}
+
+impl Holder<'_> {
+    /// Starts a daemon, because of `why` if it is a successor. Returns its connection in the new
+    /// process.
+    fn start(&mut self, why: &str) -> CommandResult<Option<Held>> {
+        let failed = |e| CommandFailure::from(Error::from(e).context("can't start the daemon"));
+        let (ours, theirs) = socket_pair().map_err(failed)?;
+        if let Some((mount, files)) = &self.mount {
+            let kind = [Message::Mounted as u8];
+            let message = [&kind, why.as_bytes(), mount.as_slice()].concat();
+            let files: Vec<BorrowedFd> = files.iter().map(|file| file.as_fd()).collect();
+            send(ours.as_fd(), &message, &files).map_err(failed)?;
+        }
+        // SAFETY: this process has one thread, so the child may do whatever this process may.
+        match unsafe { libc::fork() } {
+            -1 => Err(failed(last_error())),
+            0 => {
+                drop(ours);
+                self.signals.unblock();
+                // signals of a terminal come from this process alone, once
+                let _ = rustix::process::setpgid(None, None);
+                let memory = self.memory.try_clone()?;
+                let deaths = self.deaths.1.try_clone()?;
+                if self.mount.is_none() {
+                    return Ok(Some(Held::new(theirs, memory, deaths)));
+                }
+                self.return_to_directory();
+                if let Some(program) = &self.program {
+                    Held::replace_process(theirs, memory, deaths, program);
+                    std::process::exit(1);
+                }
+                Ok(Some(Held::receive(theirs, memory, deaths)?))
+            }
+            child => {
+                self.is_serving = false;
+                self.daemon = Some(Daemon {
+                    process: ChildProcess::new(child).map_err(failed)?,
+                    link: ours,
+                });
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns to the directory in which the program was started, for relative paths, unless it lies
+    /// in the mount, which does not answer yet.
+    fn return_to_directory(&self) {
+        let device = self.device();
+        let is_in_mount = |directory: &PathBuf| {
+            mounts().is_ok_and(|mounts| {
+                let mut own = mounts
+                    .iter()
+                    .filter(|mount| Some(&mount.device) == device.as_ref());
+                own.any(|mount| directory.starts_with(&mount.path))
+            })
+        };
+        let directory = self.directory.as_ref();
+        if let Some(directory) = directory.filter(|directory| !is_in_mount(directory)) {
+            // a path that needs it can't be opened
+            let _ = std::env::set_current_dir(directory);
+        }
+    }
+
+    /// Returns the device number of the mount.
+    fn device(&self) -> Option<String> {
+        let (mount, _) = self.mount.as_ref()?;
+        let device = mount.split(|byte| *byte == 0).nth(1)?;
+        Some(String::from_utf8_lossy(device).into_owned()).filter(|device| !device.is_empty())
+    }
+
+    /// Chooses the program of the successor of a daemon that has ended. Returns why the daemon has,
+    /// and whether it counts as a death.
+    fn choose_program(&mut self, death: &str) -> (String, bool) {
+        let failure = self.failure.take();
+        let Some(order) = &self.order else {
+            return (failure.unwrap_or_else(|| death.to_string()), true);
+        };
+        if self.handing_over.is_none() {
+            let why = format!("hands over to {}", order.program.display());
+            self.handing_over = Some(self.program.replace(order.program.clone()));
+            self.handover_end = Some(Instant::now() + HANDOVER_LIMIT);
+            return (why, false);
+        }
+        // it could not take over: the former program does
+        self.program = self.handing_over.take().flatten();
+        self.handover_end = None;
+        let why = failure.unwrap_or_else(|| format!("the new program {death}"));
+        self.end_order(Err(why.clone()));
+        (format!("can't hand over ({why})"), false)
+    }
+
+    /// Starts a successor of a daemon that has ended. Returns its connection in the new process.
+    fn replace(&mut self, death: &str) -> CommandResult<Option<Held>> {
+        let (death, is_death) = self.choose_program(death);
+        let now = Instant::now();
+        if is_death {
+            self.killed.push_back(now);
+        }
+        self.killed
+            .retain(|at| now.duration_since(*at) < DEATHS_WITHIN);
+        let limit = self.plan.args.restarts;
+        if self.killed.len() > limit as usize {
+            let why = format!(
+                "the daemon {death}, for the {} time in a minute: the mount ends; what was not stored is lost",
+                ordinal(self.killed.len())
+            );
+            return Err(self.give_up(&why));
+        }
+        self.unreaped.retain(|daemon| !is_reaped(daemon));
+        let Some((_, files)) = &self.mount else {
+            return Err(self.give_up("the mount was not passed on"));
+        };
+        let device = files.first().map(resend_unanswered);
+        if let Some(Err(e)) = device {
+            // the mount has ended, or its connection was aborted
+            let why = format!("the daemon {death}: {}", Error::from(e));
+            return Err(self.give_up(&why));
+        }
+        self.start(&format!("the daemon {death}"))
+    }
+
+    /// Ends the mount as a daemon without a holder does, and returns the failure.
+    fn give_up(&self, why: &str) -> CommandFailure {
+        if let Some(device) = self.device() {
+            // where the kernel's control files are missing, the end of this process ends it
+            let _ = std::fs::write(abort_file(&device), "1");
+        }
+        if self.plan.args.log.start(self.plan.path).is_ok() {
+            log::error!("{why}");
+        }
+        CommandFailure::failed(why)
+    }
+
+    /// Takes the last messages of a daemon that has ended, and returns how it has.
+    fn reap(
+        &mut self,
+        ready: &mut Option<impl FnOnce() -> CommandResult>,
+    ) -> CommandResult<DaemonEnd> {
+        while self.daemon.as_ref().is_some_and(Daemon::has_message) {
+            self.take_message(ready)?;
+        }
+        let daemon = self.daemon.take();
+        let status = daemon.and_then(|daemon| {
+            let id = WaitId::PidFd(daemon.process.pidfd.as_fd());
+            waitid(id, WaitIdOptions::EXITED).ok().flatten()
+        });
+        Ok(end_of(status))
+    }
+
+    /// Leaves a daemon behind of which a thread waits in the kernel. Returns how it ends.
+    fn leave(&mut self) -> String {
+        self.unreaped
+            .extend(self.daemon.take().map(|daemon| daemon.process));
+        "was killed".to_string()
+    }
+
+    /// Waits until the threads of a daemon that ends take no requests any more. Returns false if
+    /// the daemon can be reaped, or goes on.
+    fn has_stopped(&self) -> bool {
+        let Some(daemon) = &self.daemon else {
+            return false;
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < STOP_LIMIT {
+            let id = WaitId::PidFd(daemon.process.pidfd.as_fd());
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            if !matches!(waitid(id, options), Ok(None)) {
+                return false;
+            }
+            let pid = daemon.process.pid.as_raw_nonzero();
+            if begun.elapsed() > REAP_PATIENCE && threads_are_stuck(pid.get()) {
+                return true;
+            }
+            sleep(Duration::from_millis(2));
+        }
+        false
+    }
+}
+
+/// Time in which a killed daemon usually ends.
+const REAP_PATIENCE: Duration = Duration::from_millis(50);
+
+/// Returns whether each thread of a process has ended or waits in the kernel without taking
+/// signals: none waits for a request.
+fn threads_are_stuck(pid: i32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // the name in parentheses may hold anything; the state follows
+        let state = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
+        state.is_none_or(|state| "DZX".contains(state))
+    })
+}
+
+fn is_reaped(daemon: &ChildProcess) -> bool {
+    let id = WaitId::PidFd(daemon.pidfd.as_fd());
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    !matches!(waitid(id, options), Ok(None))
+}
+
+fn end_of(status: Option<WaitIdStatus>) -> DaemonEnd {
+    match status {
+        Some(status) => match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => DaemonEnd::Exited(code),
+            (None, signal) => DaemonEnd::Killed(signal.unwrap_or(SIGKILL)),
+        },
+        None => DaemonEnd::Killed(SIGKILL),
+    }
+}
+
+/// Returns the result of a daemon that has said itself why it failed.
+fn exit_result(code: i32) -> CommandResult {
+    match code {
+        0 => Ok(()),
+        code => Err(CommandFailure::of_process(code)),
+    }
+}
