@@ -3,7 +3,7 @@
 //! object. Implementations know keys, versions and encoded bytes. They do not know who reads or
 //! writes a chunk, or when.
 
-use super::{Array, Ranges};
+use super::{Array, Losses, Ranges};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,15 +26,29 @@ pub enum Put {
     Full(Error),
 }
 
-/// How an object is stored.
-pub struct Flush<'a> {
-    /// The file that holds chunks that have to be encoded again, if memory does not.
-    pub spill: Option<&'a Arc<SpillFile>>,
-    /// The time from which the wait for the store's lock is measured.
+/// How written bytes are stored.
+#[derive(Clone, Copy)]
+pub struct WriteBack<'a> {
+    /// The beginning of the request. The wait for the store's lock is measured from it, so that a
+    /// request for many chunks waits once.
     pub since: Instant,
-    /// Gets an error at once for bytes that are lost, since the array was replaced or became
-    /// smaller. Without it the array's document is not examined.
-    pub lost: Option<&'a mut dyn FnMut(Error)>,
+    /// Where bytes are recorded that are lost, since the array was replaced or became smaller.
+    /// Without it the array's document is not examined.
+    pub losses: Option<&'a Losses>,
+    /// The file that holds encoded chunks, if memory does not.
+    pub spill: Option<&'a Arc<SpillFile>>,
+}
+
+impl WriteBack<'_> {
+    /// Begins to store bytes for a caller that changes the shape: the array's document is not
+    /// examined, so no loss is noticed.
+    pub fn unexamined() -> Self {
+        WriteBack {
+            since: Instant::now(),
+            losses: None,
+            spill: None,
+        }
+    }
 }
 
 /// An encoded chunk to put.
@@ -157,7 +171,7 @@ pub(super) trait Chunks: Any + Send + Sync {
     }
 
     /// Stores the chunks that wait for an object: see [`Array::store_object`].
-    fn flush(&self, _: &Array, _: u64, _: Flush) -> Result<()> {
+    fn flush(&self, _: &Array, _: u64, _: WriteBack) -> Result<()> {
         Ok(())
     }
 

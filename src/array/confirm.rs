@@ -9,7 +9,7 @@
 use super::{Array, Ranges};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use zarrfs_base::error::{Error, ErrorContext, Result};
+use zarrfs_base::error::{ErrorContext, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::metadata::{ArrayMetadata, MAX_DOCUMENT};
@@ -163,15 +163,6 @@ impl Array {
         let mut outside = bytes_inside(&self.grid, chunk);
         outside.remove_all(&bytes_inside(&kept, kept.chunk(&indices)));
         outside
-    }
-
-    /// Records that bytes of a chunk are lost, and returns the error for them.
-    pub fn lost(&self, chunk: ChunkId, why: &str) -> Error {
-        self.freshness.record_loss();
-        let what = format!(
-            "{why} meanwhile: what was written is lost; open the file again and write anew"
-        );
-        Error::stale().context(what).context(self.stored_key(chunk))
     }
 }
 

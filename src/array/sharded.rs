@@ -16,7 +16,7 @@ mod put;
 mod survey;
 mod versions;
 
-use super::chunks::{Chunks, EncodedChunk, Flush, ObjectChunks, Put};
+use super::chunks::{Chunks, EncodedChunk, ObjectChunks, Put, WriteBack};
 use super::{Array, Opening};
 use lru::LruCache;
 pub use neighbors::{NeighborBytes, Neighbors};
@@ -318,8 +318,9 @@ impl Chunks for ShardedChunks {
         Ok(())
     }
 
-    fn flush(&self, array: &Array, object: u64, how: Flush) -> Result<()> {
+    fn flush(&self, array: &Array, object: u64, how: WriteBack) -> Result<()> {
         self.store_object(array, object, how)
+            .inspect_err(|_| self.pending().record_failure(object))
     }
 
     fn share_objects(&self) -> bool {

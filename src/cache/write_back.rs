@@ -9,23 +9,21 @@
 
 mod dirty_chunk;
 mod flush;
-mod losses;
 mod objects;
 mod space;
 
 pub use dirty_chunk::Creates;
 pub(super) use dirty_chunk::DirtyChunk;
-pub(super) use losses::Failures;
 pub use space::WRITE_BACK_THREADS;
 pub(super) use space::{DIRTY_COST, ENCODERS, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
-use crate::array::{Array, EncodedChunk, Opening, Put, Ranges, VersionTag};
+use crate::array::{Array, EncodedChunk, Opening, Put, Ranges, VersionTag, WriteBack};
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::Result;
 use zarrfs_base::memory::{self, lock};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
@@ -232,58 +230,45 @@ impl Cache {
     /// 4. If nothing was written meanwhile, the chunk leaves the map; otherwise the rest waits for
     ///    the next write-back. Bytes that could not be stored are dirty again.
     ///
-    /// With `keep` the chunk stays in the cache. The function measures the wait for the store's
-    /// lock from `since`, the beginning of the request, so that a request for many chunks waits
-    /// once.
-    fn write_back(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
-        self.write_back_reporting(dirty, since, keep, &mut |e| {
-            self.record_loss(&dirty.array, e)
-        })
-    }
-
-    /// Stores a chunk like [`Cache::write_back`], and calls `lost` at once with the error for bytes
-    /// that are lost. Stores the rest of the chunk nevertheless.
-    fn write_back_reporting(
-        &self,
-        dirty: &DirtyChunk,
-        since: Instant,
-        keep: bool,
-        lost: &mut dyn FnMut(Error),
-    ) -> Result<()> {
+    /// A loss is recorded at once, and the rest of the chunk is stored nevertheless.
+    fn write_back(&self, dirty: &DirtyChunk, how: WriteBack) -> Result<()> {
         self.in_flight(&dirty.array, || {
             // memory for the base, the encoded form, and the copy that a writer makes meanwhile
             let _memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
-            self.write_back_locked(dirty, since, keep, lost)
+            self.write_back_locked(dirty, how)
         })?;
         match dirty.array.complete_object(dirty.chunk) {
-            Some(object) => self.store_object(&dirty.array, object, since),
+            Some(object) => self.store_object(&dirty.array, object, how),
             None => Ok(()),
         }
     }
 
-    fn write_back_locked(
-        &self,
-        dirty: &DirtyChunk,
-        since: Instant,
-        keep: bool,
-        lost: &mut dyn FnMut(Error),
-    ) -> Result<()> {
+    /// Begins a request that stores chunks.
+    pub(super) fn begin_write_back(&self) -> WriteBack<'_> {
+        WriteBack {
+            since: Instant::now(),
+            losses: Some(&self.losses),
+            spill: self.spill.as_ref(),
+        }
+    }
+
+    fn write_back_locked(&self, dirty: &DirtyChunk, how: WriteBack) -> Result<()> {
         let array = &dirty.array;
         let chunk = dirty.chunk;
         // this lock is fair: a request whose wait is over does not wait for later ones
         let _alone = array.lock_replacing(&array.write_back_key(chunk));
         let _write_back = lock(&dirty.write_back_lock);
-        let _lock = array.lock_chunk_since(chunk, since)?;
+        let _lock = array.lock_chunk_since(chunk, how.since)?;
         array.replace_repeatedly(chunk, "", || {
             array.confirm(true)?;
-            let Some(snapshot) = self.take_snapshot(dirty, lost)? else {
+            let Some(snapshot) = self.take_snapshot(dirty, how)? else {
                 return Ok(true);
             };
-            let outcome = self.store(dirty, &snapshot);
+            let outcome = self.store(dirty, &snapshot, how);
             let mut state = dirty.lock();
             match outcome {
                 Ok(Outcome::Stored(version)) => {
-                    self.finish(dirty, &mut state, snapshot, version, keep);
+                    self.finish(dirty, &mut state, snapshot, version);
                     Ok(true)
                 }
                 Ok(Outcome::Conflict) => {
@@ -300,11 +285,7 @@ impl Cache {
     }
 
     /// Takes step 2 of a write-back. Returns `None` if there is nothing to store.
-    fn take_snapshot(
-        &self,
-        dirty: &DirtyChunk,
-        lost: &mut dyn FnMut(Error),
-    ) -> Result<Option<Snapshot>> {
+    fn take_snapshot(&self, dirty: &DirtyChunk, how: WriteBack) -> Result<Option<Snapshot>> {
         let mut state = dirty.lock();
         if state.bytes.is_none() {
             return Ok(None);
@@ -317,20 +298,18 @@ impl Cache {
         }
         if dirty.array.freshness().is_replaced() {
             self.remove_dirty(dirty, &mut state, None);
-            lost(
-                dirty
-                    .array
-                    .lost(dirty.chunk, "the array was replaced or deleted"),
-            );
+            dirty
+                .array
+                .record_loss(dirty.chunk, "the array was replaced or deleted", how);
             return Ok(None);
         }
         let outside = dirty.array.outside(dirty.chunk);
-        self.drop_outside(dirty, &mut state, &outside, lost);
+        self.drop_outside(dirty, &mut state, &outside, how);
         loop {
             drop(state);
             state = self.complete(dirty, true)?;
             // a writer may have added such bytes while the base was loaded
-            if !self.drop_outside(dirty, &mut state, &outside, lost) {
+            if !self.drop_outside(dirty, &mut state, &outside, how) {
                 break;
             }
         }
@@ -348,14 +327,16 @@ impl Cache {
         dirty: &DirtyChunk,
         state: &mut DirtyState,
         outside: &Ranges,
-        lost: &mut dyn FnMut(Error),
+        how: WriteBack,
     ) -> bool {
         let before = state.dirty.len();
         state.dirty.remove_all(outside);
         if state.dirty.len() == before {
             return false;
         }
-        lost(dirty.array.lost(dirty.chunk, "the array became smaller"));
+        dirty
+            .array
+            .record_loss(dirty.chunk, "the array became smaller", how);
         if state.dirty.is_empty() {
             self.remove_dirty(dirty, state, None);
         }
@@ -366,7 +347,7 @@ impl Cache {
 
     /// Takes step 3 of a write-back. It may erase an empty chunk instead, or leave it
     /// uninitialized.
-    fn store(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
+    fn store(&self, dirty: &DirtyChunk, snapshot: &Snapshot, how: WriteBack) -> Result<Outcome> {
         let array = &dirty.array;
         let is_empty = array.is_empty(&snapshot.bytes);
         let stored = if is_empty && self.drops_empty {
@@ -381,7 +362,7 @@ impl Cache {
         {
             Ok(Outcome::Stored(None))
         } else {
-            self.put(dirty, snapshot)
+            self.put(dirty, snapshot, how)
         };
         // before the chunk leaves the map of dirty chunks
         self.add_pending(array);
@@ -390,8 +371,8 @@ impl Cache {
 
     /// Puts a chunk, which may wait for its object in memory or in the spill file. If that has no
     /// space, stores an object or, if none can be stored, takes the memory nevertheless.
-    fn put(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
-        let spill = self.spill.as_ref();
+    fn put(&self, dirty: &DirtyChunk, snapshot: &Snapshot, how: WriteBack) -> Result<Outcome> {
+        let spill = how.spill;
         let mut put = self.try_put(dirty, snapshot, spill)?;
         while matches!(put, Put::Full(_)) && self.free_pending_space(&dirty.array) {
             put = self.try_put(dirty, snapshot, spill)?;
@@ -439,7 +420,6 @@ impl Cache {
         state: &mut DirtyState,
         snapshot: Snapshot,
         version: Option<Version>,
-        keep: bool,
     ) {
         let array = &dirty.array;
         let chunk = dirty.chunk;
@@ -465,7 +445,7 @@ impl Cache {
         if !state.dirty.is_empty() {
             return;
         }
-        let content = (is_same && keep).then(|| {
+        let content = is_same.then(|| {
             let content = match version {
                 Some(version) => CachedChunk::Whole(snapshot.bytes, version, tag),
                 None => CachedChunk::Uninitialized,
@@ -532,6 +512,9 @@ impl State {
         list
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 impl Cache {

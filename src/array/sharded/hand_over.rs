@@ -59,6 +59,12 @@ impl Array {
             .map_or_else(Vec::new, |chunks| chunks.pending().objects())
     }
 
+    /// Returns whether an object with pending chunks could not be stored.
+    pub fn has_failed_objects(&self) -> bool {
+        self.in_shards()
+            .is_some_and(|chunks| chunks.pending().has_failed())
+    }
+
     /// Returns the objects with pending chunks that have not changed for a while.
     pub fn quiet_objects(&self, now: Instant) -> Vec<u64> {
         self.in_shards()

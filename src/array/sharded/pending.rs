@@ -207,6 +207,8 @@ struct PendingObject {
     partial: usize,
     /// Times at which the first and the last chunk were handed over.
     times: Option<(Instant, Instant)>,
+    /// Whether the object could not be stored. It is tried again.
+    has_failed: bool,
 }
 
 impl PendingObject {
@@ -405,6 +407,18 @@ impl PendingChunks {
             }
         }
         quiet
+    }
+
+    /// Records that an object could not be stored.
+    pub fn record_failure(&self, object: u64) {
+        if let Some(found) = lock(&self.objects).get_mut(&object) {
+            found.has_failed = true;
+        }
+    }
+
+    /// Returns whether an object could not be stored.
+    pub fn has_failed(&self) -> bool {
+        lock(&self.objects).values().any(|found| found.has_failed)
     }
 
     /// Locks the storing of an object.

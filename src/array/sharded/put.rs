@@ -13,7 +13,7 @@ use super::{
     LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, ShardedChunks,
     StoredChunk,
 };
-use crate::array::{Array, Flush, Ranges, Scratch};
+use crate::array::{Array, Ranges, Scratch, WriteBack};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,18 +68,11 @@ impl Array {
     ///
     /// The first error, after every object was tried.
     pub fn store_objects(&self) -> Result<()> {
-        let since = Instant::now();
-        let mut done = Ok(());
-        for object in self.pending_objects() {
-            // the document is not examined, so no loss is noticed
-            let how = Flush {
-                spill: None,
-                since,
-                lost: None,
-            };
-            done = done.and(self.store_object(object, how));
-        }
-        done
+        let how = WriteBack::unexamined();
+        let objects = self.pending_objects().into_iter();
+        objects.fold(Ok(()), |done, object| {
+            done.and(self.store_object(object, how))
+        })
     }
 
     /// Stores the pending chunks of an object by one put.
@@ -87,20 +80,15 @@ impl Array {
     /// # Errors
     ///
     /// The chunks stay pending. If the array was replaced or became smaller, that is no error:
-    /// [`Flush::lost`] gets one for the lost bytes.
-    pub fn store_object(&self, object: u64, how: Flush) -> Result<()> {
+    /// the lost bytes are recorded.
+    pub fn store_object(&self, object: u64, how: WriteBack) -> Result<()> {
         self.chunks.flush(self, object, how)
     }
 }
 
 impl ShardedChunks {
     /// Stores the pending chunks of an object.
-    pub(super) fn store_object(&self, array: &Array, object: u64, how: Flush) -> Result<()> {
-        let Flush {
-            spill,
-            since,
-            mut lost,
-        } = how;
+    pub(super) fn store_object(&self, array: &Array, object: u64, how: WriteBack) -> Result<()> {
         let pending = self.pending();
         let _storing = pending.lock_storing(object);
         let _alone = array.lock_replacing(&array.object_key(object));
@@ -111,16 +99,16 @@ impl ShardedChunks {
             return Ok(());
         }
         let key = array.stored_key(first);
-        let _lock = array.store.lock(&key, since)?;
+        let _lock = array.store.lock(&key, how.since)?;
         array.replace_repeatedly(first, &format!(", {OR_CHANGING_TAGS}"), || {
-            if let Some(lost) = &mut lost {
+            if how.losses.is_some() {
                 array.confirm(true)?;
                 if array.freshness.is_replaced() {
                     pending.remove(object, &pending.chunks(object));
-                    lost(array.lost(first, "the array was replaced or deleted"));
+                    array.record_loss(first, "the array was replaced or deleted", how);
                     return Ok(true);
                 }
-                self.drop_outside(array, &pending, object, spill, *lost)?;
+                self.drop_outside(array, &pending, object, how)?;
             }
             let changes = pending.chunks(object);
             // a larger array shares these chunks and stores them
@@ -131,7 +119,7 @@ impl ShardedChunks {
                 return Ok(true);
             }
             let is_stored = self
-                .try_store_object(array, object, first, &changes, spill)
+                .try_store_object(array, object, first, &changes, how.spill)
                 .context(&key)?;
             if !is_stored {
                 self.forget_object(array, first);
@@ -500,15 +488,13 @@ impl ShardedChunks {
     }
 
     /// Removes from the pending chunks of an object the bytes outside the array in the store, which
-    /// another program has made smaller. `lost` gets an error for each chunk. The rest of a chunk
-    /// is held in memory or in `spill`.
+    /// another program has made smaller.
     fn drop_outside(
         &self,
         array: &Array,
         pending: &PendingChunks,
         object: u64,
-        spill: Option<&Arc<SpillFile>>,
-        lost: &mut dyn FnMut(Error),
+        how: WriteBack,
     ) -> Result<()> {
         for (chunk, change) in pending.chunks(object) {
             let outside = array.outside(chunk);
@@ -532,12 +518,12 @@ impl ShardedChunks {
                 // stored chunk
                 let none = Some(Version::Pending(0));
                 new = Some(PendingChunk::new(
-                    Some(PendingBytes::hold(&copy, spill)?),
+                    Some(PendingBytes::hold(&copy, how.spill)?),
                     Some(written),
                     none,
                 )?);
             }
-            lost(array.lost(chunk, "the array became smaller"));
+            array.record_loss(chunk, "the array became smaller", how);
             pending.replace(object, chunk, &change, new);
         }
         Ok(())

@@ -12,7 +12,7 @@
 //! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still
 //! dirty. So a flush finds it.
 
-use crate::array::{Array, Flush, are_too_many};
+use crate::array::{Array, WriteBack, are_too_many};
 use crate::cache::{Cache, State};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -64,7 +64,7 @@ impl Cache {
         self.add_pending(array);
         if let Some(object) = array.complete_object(chunk) {
             // the next close of a file of the array reports a failure
-            let _ = self.store_object(array, object, Instant::now());
+            let _ = self.store_object(array, object, self.begin_write_back());
         } else if are_too_many() {
             self.free_pending_space(array);
         }
@@ -107,7 +107,7 @@ impl Cache {
     /// Writes back the dirty chunks of an array. Those of objects that hold several then wait there
     /// for others, unless an object could not be stored in the background.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
-        if self.take_unstored_object(array) {
+        if self.has_pending(|of| of.key() == array.key() && of.has_failed_objects()) {
             return self.flush_array(array);
         }
         self.write_back_where(|of| of.key() == array.key())
@@ -116,7 +116,7 @@ impl Cache {
     /// Stores the objects with pending chunks of the arrays for which `of` returns true, several at
     /// a time.
     pub(super) fn store_pending(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
-        let since = Instant::now();
+        let how = self.begin_write_back();
         let mut done = Ok(());
         for arrays in self.with_pending(of) {
             let mut list = Vec::new();
@@ -127,37 +127,25 @@ impl Cache {
             done = done.and(self.store_each(
                 &list,
                 |(array, _)| array,
-                |(array, object)| self.store_object(array, *object, since),
+                |(array, object)| self.store_object(array, *object, how),
             ));
         }
         done
     }
 
     /// Stores the pending chunks of an object.
-    pub(super) fn store_object(
-        &self,
-        array: &Arc<Array>,
-        object: u64,
-        since: Instant,
-    ) -> Result<()> {
-        let stored = self.in_flight(array, || {
-            let how = Flush {
-                spill: self.spill.as_ref(),
-                since,
-                lost: Some(&mut |e| self.record_loss(array, e)),
-            };
-            array.store_object(object, how)
-        });
-        stored.inspect_err(|_| self.record_unstored_object(array))
+    pub(super) fn store_object(&self, array: &Array, object: u64, how: WriteBack) -> Result<()> {
+        self.in_flight(array, || array.store_object(object, how))
     }
 
     /// Stores an object of `array`, so that there is space for another pending chunk. Returns
     /// whether there was one that could be stored.
     pub(super) fn free_pending_space(&self, array: &Arc<Array>) -> bool {
         let objects = array.pending_objects();
-        objects
-            .into_iter()
-            .any(|object| self.store_object(array, object, Instant::now()).is_ok())
+        objects.into_iter().any(|object| {
+            self.store_object(array, object, self.begin_write_back())
+                .is_ok()
+        })
     }
 
     /// Begins to store the objects that are quiet at `now`. Returns the time until the next call;
@@ -179,7 +167,7 @@ impl Cache {
             let spawned = thread::Builder::new().name("store".into()).spawn(move || {
                 for object in objects {
                     // the next close of a file of the array reports a failure
-                    let _ = cache.store_object(&array, object, Instant::now());
+                    let _ = cache.store_object(&array, object, cache.begin_write_back());
                 }
             });
             if let Err(e) = spawned {
