@@ -30,7 +30,7 @@ mod sharded;
 mod write;
 
 use chunks::{Chunks, PlainChunks};
-pub use chunks::{EncodedChunk, Put, WriteBack};
+pub use chunks::{Due, EncodedChunk, WriteBack};
 pub use confirm::Source;
 pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};
@@ -39,7 +39,7 @@ pub use part::{BlockIndex, OpenedChunk};
 use pipelines::Pipelines;
 pub use ranges::Ranges;
 use sharded::ShardedChunks;
-pub use sharded::{NeighborBytes, Neighbors, ShardUsage, are_too_many};
+pub use sharded::{NeighborBytes, Neighbors, ShardUsage};
 pub use stored_keys::{ArrayEntry, Entries, LevelPermissions, is_chunk_like};
 pub use write::MAX_ATTEMPTS;
 

@@ -9,7 +9,7 @@
 
 mod dirty_chunk;
 mod flush;
-mod objects;
+mod pending;
 mod space;
 
 pub use dirty_chunk::Creates;
@@ -19,13 +19,12 @@ pub(super) use space::{DIRTY_COST, ENCODERS, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
-use crate::array::{Array, EncodedChunk, Opening, Put, Ranges, VersionTag, WriteBack};
+use crate::array::{Array, EncodedChunk, Opening, Ranges, VersionTag, WriteBack};
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::{self, lock};
-use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::{Replaces, Version};
 
@@ -237,10 +236,7 @@ impl Cache {
             let _memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
             self.write_back_locked(dirty, how)
         })?;
-        match dirty.array.complete_object(dirty.chunk) {
-            Some(object) => self.store_object(&dirty.array, object, how),
-            None => Ok(()),
-        }
+        self.store_after(&dirty.array, dirty.chunk, how)
     }
 
     /// Begins a request that stores chunks.
@@ -259,8 +255,7 @@ impl Cache {
         let _alone = array.lock_replacing(&array.write_back_key(chunk));
         let _write_back = lock(&dirty.write_back_lock);
         let _lock = array.lock_chunk_since(chunk, how.since)?;
-        array.replace_repeatedly(chunk, "", || {
-            array.confirm(true)?;
+        array.replace_repeatedly(chunk, "", how, || {
             let Some(snapshot) = self.take_snapshot(dirty, how)? else {
                 return Ok(true);
             };
@@ -353,7 +348,7 @@ impl Cache {
         let stored = if is_empty && self.drops_empty {
             // an erasure has no condition: another writer may have created the chunk meanwhile
             if snapshot.replaces() != Replaces::Nothing {
-                array.erase(dirty.chunk)?;
+                array.erase(dirty.chunk, how)?;
             }
             Ok(Outcome::Stored(None))
         } else if is_empty
@@ -369,33 +364,10 @@ impl Cache {
         stored
     }
 
-    /// Puts a chunk, which may wait for its object in memory or in the spill file. If that has no
-    /// space, stores an object or, if none can be stored, takes the memory nevertheless.
-    fn put(&self, dirty: &DirtyChunk, snapshot: &Snapshot, how: WriteBack) -> Result<Outcome> {
-        let spill = how.spill;
-        let mut put = self.try_put(dirty, snapshot, spill)?;
-        while matches!(put, Put::Full(_)) && self.free_pending_space(&dirty.array) {
-            put = self.try_put(dirty, snapshot, spill)?;
-        }
-        if matches!(put, Put::Full(_)) {
-            put = self.try_put(dirty, snapshot, None)?;
-        }
-        match put {
-            Put::Stored(version) => Ok(Outcome::Stored(Some(version))),
-            Put::Replaced => Ok(Outcome::Conflict),
-            Put::Full(e) => Err(e),
-        }
-    }
-
     /// Encodes a chunk and puts it.
-    fn try_put(
-        &self,
-        dirty: &DirtyChunk,
-        snapshot: &Snapshot,
-        spill: Option<&Arc<SpillFile>>,
-    ) -> Result<Put> {
+    fn put(&self, dirty: &DirtyChunk, snapshot: &Snapshot, how: WriteBack) -> Result<Outcome> {
         let array = &dirty.array;
-        self.with_scratch(|scratch| {
+        let put = self.with_scratch(|scratch| {
             let memory = array.encoder_memory();
             let large = &self.large_encoding;
             let alone = (memory > self.encoder_share()).then(|| large.acquire(large.ticket(false)));
@@ -407,10 +379,10 @@ impl Cache {
                 bytes: encoded,
                 written: snapshot.written.as_ref(),
                 replaces: snapshot.replaces(),
-                spill,
             };
-            array.store_if(dirty.chunk, new)
-        })
+            array.store_if(dirty.chunk, new, how)
+        })?;
+        Ok(put.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
     }
 
     /// Takes step 4 of a write-back that has stored `version`.

@@ -13,7 +13,8 @@ use super::{
     LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, ShardedChunks,
     StoredChunk,
 };
-use crate::array::{Array, Ranges, Scratch, WriteBack};
+use crate::array::chunks::Chunks;
+use crate::array::{Array, Due, Ranges, Scratch, WriteBack};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,8 +69,8 @@ impl Array {
     ///
     /// The first error, after every object was tried.
     pub fn store_objects(&self) -> Result<()> {
-        let how = WriteBack::unexamined();
-        let objects = self.pending_objects().into_iter();
+        let how = WriteBack::unconfirmed();
+        let objects = self.due(Due::All).into_iter();
         objects.fold(Ok(()), |done, object| {
             done.and(self.store_object(object, how))
         })
@@ -87,10 +88,19 @@ impl Array {
 }
 
 impl ShardedChunks {
+    /// Stores an object, so that there is space for another pending chunk. Returns whether there
+    /// was one that could be stored.
+    pub(super) fn make_space(&self, array: &Array, how: WriteBack) -> bool {
+        self.pending().objects().into_iter().any(|object| {
+            let since = Instant::now();
+            let stored = self.flush(array, object, WriteBack { since, ..how });
+            stored.map_err(|e| array.stats.not_stored(e)).is_ok()
+        })
+    }
+
     /// Stores the pending chunks of an object.
     pub(super) fn store_object(&self, array: &Array, object: u64, how: WriteBack) -> Result<()> {
         let pending = self.pending();
-        let _storing = pending.lock_storing(object);
         let _alone = array.lock_replacing(&array.object_key(object));
         let Some((&first, _)) = pending.chunks(object).first_key_value() else {
             return Ok(());
@@ -100,9 +110,8 @@ impl ShardedChunks {
         }
         let key = array.stored_key(first);
         let _lock = array.store.lock(&key, how.since)?;
-        array.replace_repeatedly(first, &format!(", {OR_CHANGING_TAGS}"), || {
+        array.replace_repeatedly(first, &format!(", {OR_CHANGING_TAGS}"), how, || {
             if how.losses.is_some() {
-                array.confirm(true)?;
                 if array.freshness.is_replaced() {
                     pending.remove(object, &pending.chunks(object));
                     array.record_loss(first, "the array was replaced or deleted", how);
@@ -175,14 +184,7 @@ impl ShardedChunks {
                 .map(|(chunk, change)| (*chunk, change.version.clone()));
             lock(&self.versions).record_put(object, version.as_ref(), new, versions);
         }
-        {
-            // a load in flight may be about to keep the former index, or to record that there is
-            // none
-            let id = self.outer_shard(array, first);
-            let _loading = self.lock_loading(id);
-            lock(&self.loaded).pop(&id);
-            lock(&self.missing).pop(&id.number);
-        }
+        self.drop_kept(self.outer_shard(array, first));
         pending.remove(object, changes);
         Ok(true)
     }
