@@ -58,14 +58,14 @@ impl Cache {
             let Some(dirty) = self.dirty_chunk_or_new(array, chunk)? else {
                 return Ok(false);
             };
-            let mut state = dirty.lock();
-            if state.bytes.is_none() {
+            let mut locked = dirty.lock();
+            let Some(state) = locked.as_mut() else {
                 continue; // it was stored just now
-            }
+            };
             let was_fully_written = state.is_fully_written();
             state.write(self, array, parts, creates)?;
             let is_fully_written = state.is_fully_written();
-            drop(state);
+            drop(locked);
             if is_fully_written && !was_fully_written {
                 self.lock().fully_written.push_back(dirty.key());
             }
@@ -94,12 +94,22 @@ impl Cache {
         if !self.has_space(&state, array) {
             return Ok(None);
         }
-        let mut new = DirtyState::over(state.slots.peek(&key), inside, self.buffers.account());
-        if new.bytes.is_none() {
-            let mut bytes = self.buffers.take(size);
-            memory::resize(&mut bytes, size)?;
-            new.bytes = Some(self.buffers.hold(bytes));
-        }
+        let (bytes, base) = match state.slots.peek(&key) {
+            Some(Slot::Ready {
+                content: CachedChunk::Whole(bytes, version, _),
+                confirmed,
+                ..
+            }) => (
+                bytes.clone(),
+                Base::Known(Some(version.clone()), *confirmed),
+            ),
+            _ => {
+                let mut bytes = self.buffers.take(size);
+                memory::resize(&mut bytes, size)?;
+                (self.buffers.hold(bytes), Base::Unknown)
+            }
+        };
+        let new = DirtyState::new(bytes, base, inside, self.buffers.account());
         self.drop_slot(&mut state, &key);
         state.dirtied += 1;
         let dirty = Arc::new(DirtyChunk::new(array.clone(), chunk, state.dirtied, new));
@@ -135,15 +145,19 @@ impl Cache {
         reserves: bool,
     ) -> Option<PartResult> {
         while let Some(dirty) = self.dirty_chunk(array, chunk) {
-            let needs_memory = reserves && !dirty.lock().is_complete(array);
-            let _memory = needs_memory.then(|| self.reserve(array, array.chunk_memory()));
-            match self.complete(&dirty, false) {
-                // it was stored just now
-                Ok(state) if state.bytes.is_none() => {}
-                state => {
-                    self.stats.hits.add(1);
-                    return Some(state.and_then(|state| state.part()));
-                }
+            let locked = dirty.lock();
+            let is_complete = locked
+                .as_ref()
+                .is_some_and(|state| state.is_complete(array));
+            drop(locked);
+            let _memory =
+                (reserves && !is_complete).then(|| self.reserve(array, array.chunk_memory()));
+            let completed = self.complete(&dirty, false);
+            let part = completed.map(|state| state.as_ref().map(DirtyState::part));
+            // without a part it was stored just now
+            if !matches!(part, Ok(None)) {
+                self.stats.hits.add(1);
+                return Some(part);
             }
         }
         None
@@ -151,12 +165,13 @@ impl Cache {
 
     /// Returns all bytes of a dirty chunk, or `None` if that needs the store or a wait.
     pub(super) fn peek_dirty(&self, dirty: &DirtyChunk) -> Option<PartResult> {
-        let state = dirty.try_lock()?;
+        let locked = dirty.try_lock()?;
+        let state = locked.as_ref()?;
         if !state.is_complete(&dirty.array) {
             return None;
         }
         self.stats.hits.add(1);
-        Some(state.part())
+        Some(Ok(Some(state.part())))
     }
 
     /// Loads the bytes of a chunk that were not written, into memory that the caller has reserved.
@@ -166,36 +181,42 @@ impl Cache {
         &self,
         dirty: &'d DirtyChunk,
         mut revalidate: bool,
-    ) -> Result<MutexGuard<'d, DirtyState>> {
+    ) -> Result<MutexGuard<'d, Option<DirtyState>>> {
         let array = &dirty.array;
         let chunk = dirty.chunk;
         let _loading = lock(&dirty.load_lock);
         loop {
-            let state = dirty.lock();
+            let locked = dirty.lock();
             let opening = array.freshness().opening();
+            let Some(state) = locked.as_ref() else {
+                return Ok(locked);
+            };
             let generation = state.generation;
             let missing = state.missing(opening, revalidate);
             if matches!(missing, Missing::Nothing) {
-                return Ok(state);
+                return Ok(locked);
             }
-            drop(state);
+            drop(locked);
             if let Missing::Version(known) = missing
                 && array.stat_chunk(chunk)?.map(|stat| stat.version) == known
             {
-                let mut state = dirty.lock();
-                if state.base == Base::Known(known) {
-                    state.confirmed = state.confirmed.max(opening);
+                if let Some(state) = dirty.lock().as_mut()
+                    && let Base::Known(version, confirmed) = &mut state.base
+                    && *version == known
+                {
+                    *confirmed = opening.max(*confirmed);
                     revalidate = false;
                 }
                 continue;
             }
             let (bytes, base) = self.load_base(array, chunk)?;
-            let mut state = dirty.lock();
             // the loaded bytes may lack bytes that a write-back has stored meanwhile
-            if state.bytes.is_some() && state.generation == generation {
+            if let Some(state) = dirty.lock().as_mut()
+                && state.generation == generation
+            {
                 self.served
                     .record(array.id(), chunk, VersionTag::of(base.as_ref()));
-                state.overlay(self, bytes, base, opening)?;
+                state.overlay(self, bytes, base, opening);
                 revalidate = false;
             }
         }
@@ -259,59 +280,51 @@ impl Cache {
             let Some(snapshot) = self.take_snapshot(dirty, how)? else {
                 return Ok(true);
             };
-            let outcome = self.store(dirty, &snapshot, how);
-            let mut state = dirty.lock();
-            match outcome {
-                Ok(Outcome::Stored(version)) => {
-                    self.finish(dirty, &mut state, snapshot, version);
-                    Ok(true)
-                }
-                Ok(Outcome::Conflict) => {
-                    state.undo_snapshot();
+            let stored = self.store(dirty, &snapshot, how);
+            let mut locked = dirty.lock();
+            if let Ok(Outcome::Stored(version)) = stored {
+                self.finish(dirty, &mut locked, snapshot, version);
+                return Ok(true);
+            }
+            if let Some(state) = locked.as_mut() {
+                state.undo_snapshot();
+                if stored.is_ok() {
                     state.base = Base::Unknown;
-                    Ok(false)
-                }
-                Err(e) => {
-                    state.undo_snapshot();
-                    Err(e)
                 }
             }
+            stored.map(|_| false)
         })
     }
 
     /// Takes step 2 of a write-back. Returns `None` if there is nothing to store.
     fn take_snapshot(&self, dirty: &DirtyChunk, how: WriteBack) -> Result<Option<Snapshot>> {
-        let mut state = dirty.lock();
-        if state.bytes.is_none() {
+        let array = &dirty.array;
+        let mut locked = dirty.lock();
+        let Some(state) = locked.as_mut() else {
             return Ok(None);
-        }
+        };
         // no other write-back is in flight, but one that panicked may have left its snapshot
         state.undo_snapshot();
-        if state.dirty.is_empty() {
-            self.remove_dirty(dirty, &mut state, None);
+        let is_lost = !state.dirty.is_empty() && array.freshness().is_replaced();
+        if is_lost {
+            array.record_loss(dirty.chunk, "the array was replaced or deleted", how);
+        }
+        if is_lost || state.dirty.is_empty() {
+            self.remove_dirty(dirty, &mut locked, None);
             return Ok(None);
         }
-        if dirty.array.freshness().is_replaced() {
-            self.remove_dirty(dirty, &mut state, None);
-            dirty
-                .array
-                .record_loss(dirty.chunk, "the array was replaced or deleted", how);
-            return Ok(None);
-        }
-        let outside = dirty.array.outside(dirty.chunk);
-        self.drop_outside(dirty, &mut state, &outside, how);
+        let outside = array.outside(dirty.chunk);
+        self.drop_outside(dirty, &mut locked, &outside, how);
         loop {
-            drop(state);
-            state = self.complete(dirty, true)?;
+            drop(locked);
+            locked = self.complete(dirty, true)?;
             // a writer may have added such bytes while the base was loaded
-            if !self.drop_outside(dirty, &mut state, &outside, how) {
+            if !self.drop_outside(dirty, &mut locked, &outside, how) {
                 break;
             }
         }
-        if state.bytes.is_none() {
-            return Ok(None);
-        }
-        state.snapshot(dirty.array.freshness().opening()).map(Some)
+        let opening = array.freshness().opening();
+        Ok(locked.as_mut().map(|state| state.snapshot(opening)))
     }
 
     /// Drops written bytes `outside` the array in the store, which another program has made
@@ -320,10 +333,13 @@ impl Cache {
     fn drop_outside(
         &self,
         dirty: &DirtyChunk,
-        state: &mut DirtyState,
+        locked: &mut Option<DirtyState>,
         outside: &Ranges,
         how: WriteBack,
     ) -> bool {
+        let Some(state) = locked else {
+            return false;
+        };
         let before = state.dirty.len();
         state.dirty.remove_all(outside);
         if state.dirty.len() == before {
@@ -332,11 +348,11 @@ impl Cache {
         dirty
             .array
             .record_loss(dirty.chunk, "the array became smaller", how);
-        if state.dirty.is_empty() {
-            self.remove_dirty(dirty, state, None);
-        }
         // the dropped bytes have overwritten those of the base, which must be loaded again
         state.base = Base::Unknown;
+        if state.dirty.is_empty() {
+            self.remove_dirty(dirty, locked, None);
+        }
         true
     }
 
@@ -389,10 +405,13 @@ impl Cache {
     fn finish(
         &self,
         dirty: &DirtyChunk,
-        state: &mut DirtyState,
+        locked: &mut Option<DirtyState>,
         snapshot: Snapshot,
         version: Option<Version>,
     ) {
+        let Some(state) = locked else {
+            return;
+        };
         let array = &dirty.array;
         let chunk = dirty.chunk;
         let tag = VersionTag::of(version.as_ref());
@@ -408,12 +427,11 @@ impl Cache {
         // other bytes
         let is_same = state.generation == snapshot.generation && !array.is_lossy();
         state.generation += 1;
-        if is_same {
-            state.base = Base::Known(version.clone());
-            state.confirmed = snapshot.opening;
+        state.base = if is_same {
+            Base::Known(version.clone(), snapshot.opening)
         } else {
-            state.base = Base::Unknown;
-        }
+            Base::Unknown
+        };
         if !state.dirty.is_empty() {
             return;
         }
@@ -424,7 +442,7 @@ impl Cache {
             };
             (content, snapshot.opening)
         });
-        self.remove_dirty(dirty, state, content);
+        self.remove_dirty(dirty, locked, content);
     }
 
     /// Removes a chunk from the map of dirty chunks. If its content is known, that becomes an
@@ -432,10 +450,10 @@ impl Cache {
     fn remove_dirty(
         &self,
         dirty: &DirtyChunk,
-        state: &mut DirtyState,
+        locked: &mut Option<DirtyState>,
         content: Option<(CachedChunk, Opening)>,
     ) {
-        if state.bytes.take().is_none() {
+        if locked.take().is_none() {
             return;
         }
         let mut all = self.lock();

@@ -117,10 +117,11 @@ impl Cache {
         let list = self.lock().oldest_dirty(|array| array.id() == old.id());
         for dirty in list {
             let _write_back = lock(&dirty.write_back_lock);
-            let mut state = dirty.lock();
-            let Some(moved) = state.transfer(new, dirty.chunk, self.buffers.account()) else {
+            let mut locked = dirty.lock();
+            let Some(state) = locked.as_mut() else {
                 continue;
             };
+            let moved = state.transfer(new, dirty.chunk, self.buffers.account());
             let is_fully_written = moved.is_fully_written();
             let moved = DirtyChunk::new(new.clone(), dirty.chunk, dirty.number, moved);
             let mut all = self.lock();
@@ -130,7 +131,7 @@ impl Cache {
             all.insert_dirty(Arc::new(moved));
             drop(all);
             // last: a reader must find the chunk in one of the arrays
-            self.remove_dirty(&dirty, &mut state, None);
+            self.remove_dirty(&dirty, &mut locked, None);
         }
     }
 
