@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{ErrorContext, Result};
 use zarrfs_base::memory::lock;
-use zarrfs_format::grid::{ChunkId, Grid};
+use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ArrayMetadata, MAX_DOCUMENT};
 use zarrfs_store::{Counted, Key, StoreExt, Version, get_counted};
 
@@ -160,18 +160,10 @@ impl Array {
         let Some(kept) = kept else {
             return Ranges::from(0..self.grid.chunk_size(chunk));
         };
-        let mut outside = bytes_inside(&self.grid, chunk);
-        outside.remove_all(&bytes_inside(&kept, kept.chunk(&indices)));
+        let mut outside = Ranges::inside(&self.grid, chunk);
+        outside.remove_all(&Ranges::inside(&kept, kept.chunk(&indices)));
         outside
     }
-}
-
-/// Returns the bytes of a chunk that lie inside the array of `grid`.
-fn bytes_inside(grid: &Grid, chunk: ChunkId) -> Ranges {
-    grid.chunk_runs(chunk, 0..grid.size())
-        .into_iter()
-        .map(|(_, run)| run.offset..run.offset + run.len)
-        .collect()
 }
 
 /// The document in the store, compared with the one that the array was read from.

@@ -286,8 +286,10 @@ impl PendingChunks {
         base: Option<Version>,
     ) -> Result<Option<Version>> {
         let mut objects = lock(&self.objects);
-        let found = objects.entry(object).or_default();
-        let (written, base) = match (written, found.chunks.get(&chunk)) {
+        let known = objects
+            .get(&object)
+            .and_then(|found| found.chunks.get(&chunk));
+        let (written, base) = match (written, known) {
             (None, _) => (None, None),
             (Some(written), None) => (Some(written.clone()), base),
             (Some(_), Some(known)) if known.bytes.is_none() && base.is_none() => (None, None),
@@ -303,9 +305,7 @@ impl PendingChunks {
             }
             _ => return Ok(None),
         };
-        let new = PendingChunk::new(bytes, written, base).inspect_err(|_| {
-            objects.retain(|_, found| !found.chunks.is_empty());
-        })?;
+        let new = PendingChunk::new(bytes, written, base)?;
         let found = objects.entry(object).or_default();
         let version = new.version.clone();
         found.insert(chunk, new);

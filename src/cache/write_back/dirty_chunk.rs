@@ -328,10 +328,6 @@ impl DirtyState {
 
 /// Returns the bytes of an edge chunk that belong to the array; `None` for any other chunk.
 pub(super) fn inside(array: &Array, chunk: ChunkId) -> Option<Ranges> {
-    array.grid().is_edge(chunk).then(|| {
-        let runs = array.grid().chunk_runs(chunk, 0..array.size());
-        runs.into_iter()
-            .map(|(_, run)| run.offset..run.offset + run.len)
-            .collect()
-    })
+    let grid = array.grid();
+    grid.is_edge(chunk).then(|| Ranges::inside(grid, chunk))
 }

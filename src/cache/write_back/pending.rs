@@ -6,7 +6,7 @@
 //! dirty. So a flush finds it.
 
 use crate::array::{Array, Due, WriteBack};
-use crate::cache::{Cache, State};
+use crate::cache::Cache;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -86,7 +86,10 @@ impl Cache {
             .values()
             .filter(|array| of(array))
             .cloned()
-            .partition(|array| state.has_newer_pending(array));
+            .partition(|array| {
+                let mut others = state.pending.values();
+                others.any(|other| other.key() == array.key() && other.id() > array.id())
+            });
         [older, newest]
     }
 
@@ -165,15 +168,6 @@ impl Cache {
             }
         }
         pause
-    }
-}
-
-impl State {
-    /// Returns whether another array with pending chunks has superseded this one.
-    fn has_newer_pending(&self, array: &Array) -> bool {
-        self.pending
-            .values()
-            .any(|other| other.key() == array.key() && other.id() > array.id())
     }
 }
 
