@@ -244,9 +244,9 @@ impl Cache {
     /// 2. If the base shows through, the store is asked for its version. If another writer has
     ///    replaced it, it is loaded again and only the written bytes are copied over it.
     /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all, unless it
-    ///    is uninitialized and stays so: see [`Creates`]. Writers
-    ///    continue in a copy. A server puts it only while it holds the version of step 2; otherwise
-    ///    the write-back starts over. A chunk that shares its object is handed over instead.
+    ///    is uninitialized and stays so: see [`Creates`]. Writers continue in a copy. A server puts
+    ///    it only while it holds the version of step 2; otherwise the write-back starts over. A
+    ///    chunk that shares its object is handed over instead.
     /// 4. If nothing was written meanwhile, the chunk leaves the map; otherwise the rest waits for
     ///    the next write-back. Bytes that could not be stored are dirty again.
     ///

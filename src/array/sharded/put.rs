@@ -70,10 +70,11 @@ impl Array {
     /// The first error, after every object was tried.
     pub fn store_objects(&self) -> Result<()> {
         let how = WriteBack::unconfirmed();
-        let objects = self.due(Due::All).into_iter();
-        objects.fold(Ok(()), |done, object| {
-            done.and(self.store_object(object, how))
-        })
+        let mut done = Ok(());
+        for object in self.due(Due::All) {
+            done = done.and(self.store_object(object, how));
+        }
+        done
     }
 
     /// Stores the pending chunks of an object by one put.

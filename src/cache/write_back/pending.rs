@@ -134,9 +134,8 @@ impl Cache {
 
     /// Stores the pending chunks that are due after a chunk was put or erased.
     pub(super) fn store_after(&self, array: &Array, chunk: ChunkId, how: WriteBack) -> Result<()> {
-        let due = array.due(Due::After(chunk)).into_iter();
-        due.map(|object| self.store_object(array, object, how))
-            .collect()
+        let mut due = array.due(Due::After(chunk)).into_iter();
+        due.try_for_each(|object| self.store_object(array, object, how))
     }
 
     fn store_object(&self, array: &Array, object: u64, how: WriteBack) -> Result<()> {
