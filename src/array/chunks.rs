@@ -37,7 +37,7 @@ pub struct WriteBack<'a> {
     /// Where bytes are recorded that are lost, since the array was replaced or became smaller.
     /// Without it the array's document is not examined.
     pub losses: Option<&'a Losses>,
-    /// The file that holds chunks which wait for their objects, if memory does not. Without it, they
+    /// The file that holds chunks that wait for their objects, if memory does not. Without it, they
     /// wait in memory however many there are.
     pub spill: Option<&'a Arc<SpillFile>>,
 }

@@ -110,9 +110,10 @@ impl Array {
         Ok(put)
     }
 
-    /// Confirms the array's document and calls `attempt`, which replaces the object of a chunk, until
-    /// it returns true. It returns false if another writer has replaced the object meanwhile. Waits between two attempts for a
-    /// random time, longer with each, so that two writers don't keep overtaking each other.
+    /// Confirms the array's document and calls `attempt`, which replaces the object of a chunk,
+    /// until it returns true. It returns false if another writer has replaced the object meanwhile.
+    /// Waits between two attempts for a random time, longer with each, so that two writers don't
+    /// keep overtaking each other.
     ///
     /// # Errors
     ///
