@@ -22,6 +22,7 @@ mod stored_keys;
 mod freshness;
 pub mod hierarchy;
 mod load;
+mod losses;
 mod part;
 mod pipelines;
 mod ranges;
@@ -29,15 +30,16 @@ mod sharded;
 mod write;
 
 use chunks::{Chunks, PlainChunks};
-pub use chunks::{EncodedChunk, Flush, Put};
+pub use chunks::{Due, EncodedChunk, WriteBack};
 pub use confirm::Source;
 pub use freshness::{Freshness, Opening, ServedVersions, VersionTag, are_stored};
 pub use load::{Fetched, Loaded, Scratch};
+pub use losses::Losses;
 pub use part::{BlockIndex, OpenedChunk};
 use pipelines::Pipelines;
 pub use ranges::Ranges;
 use sharded::ShardedChunks;
-pub use sharded::{NeighborBytes, Neighbors, ShardUsage, are_too_many};
+pub use sharded::{NeighborBytes, Neighbors, ShardUsage};
 pub use stored_keys::{ArrayEntry, Entries, LevelPermissions, is_chunk_like};
 pub use write::MAX_ATTEMPTS;
 

@@ -24,7 +24,7 @@ pub use unstored::UnstoredChunks;
 pub use write_back::{Creates, Part, WRITE_BACK_THREADS};
 pub use zarrfs_base::spill_file::SpillOptions;
 
-use crate::array::{Array, ServedVersions};
+use crate::array::{Array, Losses, ServedVersions};
 use buffers::Buffers;
 use chunk_cache::{CacheKey, Slot};
 use lru::LruCache;
@@ -33,7 +33,7 @@ use semaphore::Semaphore;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
-use write_back::{DIRTY_COST, DirtyChunk, ENCODERS, Failures, Reservations, WriteBacks};
+use write_back::{DIRTY_COST, DirtyChunk, ENCODERS, Reservations, WriteBacks};
 use zarrfs_base::error::Error;
 use zarrfs_base::memory::{self, Reclaim, lock};
 use zarrfs_base::pool::processors;
@@ -134,8 +134,8 @@ pub struct Cache {
     quiet_thread: OnceLock<Thread>,
     /// The numbers of unstored chunks of each array, if they outlive the daemon.
     unstored_counts: OnceLock<KeyedCounts>,
-    /// Protects the losses and failures that no request has reported yet.
-    failures: Mutex<Failures>,
+    /// The losses that no request has reported yet.
+    losses: Losses,
     /// Limit of the number of chunks of remote arrays that are decoded at the same time.
     decoding: Semaphore,
     /// Limit of the number of chunks that write-backs encode at the same time.
@@ -184,7 +184,7 @@ impl Cache {
             spill: None,
             quiet_thread: OnceLock::new(),
             unstored_counts: OnceLock::new(),
-            failures: Mutex::default(),
+            losses: Losses::default(),
             decoding: Semaphore::new(processors()),
             encoding: Semaphore::new(ENCODERS.max(processors())),
             large_encoding: Semaphore::new(1),
@@ -238,6 +238,11 @@ impl Cache {
         if state.waiting > 0 {
             self.changed.notify_all();
         }
+    }
+
+    /// Returns the losses that no request has reported yet.
+    pub fn losses(&self) -> &Losses {
+        &self.losses
     }
 
     /// Returns the versions of chunks that were served.

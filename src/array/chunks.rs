@@ -1,14 +1,14 @@
 //! Where the encoded chunks of an array lie: each in a value of its own, or several in an *object*.
 //! [`Chunks`] is the one door to both; a chunk that has a value of its own is the only one of its
-//! object. Implementations know keys, versions and encoded bytes. They do not know who reads or
-//! writes a chunk, or when.
+//! object. Implementations know keys, versions and encoded bytes, and which chunks wait for which
+//! others until they are stored. They do not know who reads or writes a chunk.
 
-use super::{Array, Ranges};
+use super::{Array, Losses, Ranges};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
-use zarrfs_base::error::{Error, ErrorContext, Result};
+use zarrfs_base::error::{ErrorContext, Result};
 use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_store::{Replaces, Stat, StoreExt, Version};
@@ -16,25 +16,42 @@ use zarrfs_store::{Replaces, Stat, StoreExt, Version};
 /// Chunks of an object.
 pub type ObjectChunks = Box<dyn Iterator<Item = ChunkId> + Send>;
 
-/// The result of putting a chunk.
-pub enum Put {
-    /// Readers get the chunk with this version from now on.
-    Stored(Version),
-    /// Nothing was put: the chunk has been replaced meanwhile.
-    Replaced,
-    /// Nothing was put: no space is left in which the chunk could wait for its object.
-    Full(Error),
+/// Which objects with chunks that wait there are due to be stored.
+pub enum Due {
+    /// All of them, the one that waits longest first.
+    All,
+    /// Those that have not changed for a while.
+    Quiet(Instant),
+    /// Those that could not be stored before.
+    Failed,
+    /// The one that holds a chunk that was put or erased, if all its chunks were.
+    After(ChunkId),
 }
 
-/// How an object is stored.
-pub struct Flush<'a> {
-    /// The file that holds chunks that have to be encoded again, if memory does not.
-    pub spill: Option<&'a Arc<SpillFile>>,
-    /// The time from which the wait for the store's lock is measured.
+/// How written bytes are stored.
+#[derive(Clone, Copy)]
+pub struct WriteBack<'a> {
+    /// The beginning of the request. The wait for the store's lock is measured from it, so that a
+    /// request for many chunks waits once.
     pub since: Instant,
-    /// Gets an error at once for bytes that are lost, since the array was replaced or became
-    /// smaller. Without it the array's document is not examined.
-    pub lost: Option<&'a mut dyn FnMut(Error)>,
+    /// Where bytes are recorded that are lost, since the array was replaced or became smaller.
+    /// Without it the array's document is not examined.
+    pub losses: Option<&'a Losses>,
+    /// The file that holds chunks that wait for their objects, if memory does not. Without it, they
+    /// wait in memory however many there are.
+    pub spill: Option<&'a Arc<SpillFile>>,
+}
+
+impl WriteBack<'_> {
+    /// Begins to store bytes for a caller that changes the shape: the array's document is not
+    /// examined, so no loss is noticed.
+    pub fn unconfirmed() -> Self {
+        WriteBack {
+            since: Instant::now(),
+            losses: None,
+            spill: None,
+        }
+    }
 }
 
 /// An encoded chunk to put.
@@ -46,8 +63,6 @@ pub struct EncodedChunk<'a> {
     pub written: Option<&'a Ranges>,
     /// What it may replace.
     pub replaces: Replaces<'a>,
-    /// The file that holds a chunk that waits for its object, if memory does not.
-    pub spill: Option<&'a Arc<SpillFile>>,
 }
 
 /// The encoded chunks of an array, in its store. Errors name the key.
@@ -127,39 +142,42 @@ pub(super) trait Chunks: Any + Send + Sync {
         Ok(())
     }
 
-    /// Puts a chunk.
-    fn put_if(&self, array: &Array, chunk: ChunkId, new: EncodedChunk) -> Result<Put> {
+    /// Puts a chunk. Readers get it with the returned version from now on. Returns `None`, with
+    /// nothing put, if the chunk has been replaced meanwhile.
+    fn put_if(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        new: EncodedChunk,
+        _: WriteBack,
+    ) -> Result<Option<Version>> {
         let key = array.stored_key(chunk);
         let put = array.timed(&key, || array.store.put_if(&key, new.bytes, new.replaces))?;
-        let Some(version) = put else {
-            return Ok(Put::Replaced);
-        };
-        array.stats.object_stores.add(1);
-        array.stats.bytes_written.add(new.bytes.len() as u64);
-        Ok(Put::Stored(version))
+        if put.is_some() {
+            array.stats.object_stores.add(1);
+            array.stats.bytes_written.add(new.bytes.len() as u64);
+        }
+        Ok(put)
     }
 
     /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
-    fn erase(&self, array: &Array, chunk: ChunkId) -> Result<bool> {
+    fn erase(&self, array: &Array, chunk: ChunkId, _: WriteBack) -> Result<bool> {
         let key = array.stored_key(chunk);
         array.store.delete(&key).context(&key)
     }
 
-    /// Calls `replace`, which replaces or deletes the object that holds `chunk`, while this mount
-    /// stores no other one in its place.
-    fn replace_object(
-        &self,
-        _: &Array,
-        _: ChunkId,
-        replace: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
-        replace()
+    /// Returns the objects that are due to be stored.
+    fn due(&self, _: &Array, _: Due) -> Vec<u64> {
+        Vec::new()
     }
 
     /// Stores the chunks that wait for an object: see [`Array::store_object`].
-    fn flush(&self, _: &Array, _: u64, _: Flush) -> Result<()> {
+    fn flush(&self, _: &Array, _: u64, _: WriteBack) -> Result<()> {
         Ok(())
     }
+
+    /// Forgets the former state of the object that holds a chunk, which was replaced.
+    fn forget(&self, _: &Array, _: ChunkId) {}
 
     /// Returns whether an object holds several chunks, which wait there for each other once they
     /// are put.

@@ -9,9 +9,9 @@
 use super::{Array, Ranges};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use zarrfs_base::error::{Error, ErrorContext, Result};
+use zarrfs_base::error::{ErrorContext, Result};
 use zarrfs_base::memory::lock;
-use zarrfs_format::grid::{ChunkId, Grid};
+use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ArrayMetadata, MAX_DOCUMENT};
 use zarrfs_store::{Counted, Key, StoreExt, Version, get_counted};
 
@@ -160,27 +160,10 @@ impl Array {
         let Some(kept) = kept else {
             return Ranges::from(0..self.grid.chunk_size(chunk));
         };
-        let mut outside = bytes_inside(&self.grid, chunk);
-        outside.remove_all(&bytes_inside(&kept, kept.chunk(&indices)));
+        let mut outside = Ranges::inside(&self.grid, chunk);
+        outside.remove_all(&Ranges::inside(&kept, kept.chunk(&indices)));
         outside
     }
-
-    /// Records that bytes of a chunk are lost, and returns the error for them.
-    pub fn lost(&self, chunk: ChunkId, why: &str) -> Error {
-        self.freshness.record_loss();
-        let what = format!(
-            "{why} meanwhile: what was written is lost; open the file again and write anew"
-        );
-        Error::stale().context(what).context(self.stored_key(chunk))
-    }
-}
-
-/// Returns the bytes of a chunk that lie inside the array of `grid`.
-fn bytes_inside(grid: &Grid, chunk: ChunkId) -> Ranges {
-    grid.chunk_runs(chunk, 0..grid.size())
-        .into_iter()
-        .map(|(_, run)| run.offset..run.offset + run.len)
-        .collect()
 }
 
 /// The document in the store, compared with the one that the array was read from.

@@ -119,28 +119,25 @@ impl Array {
     /// ESTALE if another array took the place of this one; those of the store.
     pub fn replace_value(&self, chunk: ChunkId, file: Option<&File>) -> Result<bool> {
         let key = self.stored_key(chunk);
-        let mut replaced = Ok(false);
-        self.chunks.replace_object(self, chunk, &mut || {
-            let _alone = self.lock_replacing(&key);
-            let _lock = self.store.lock(&key, Instant::now())?;
-            self.confirm(false)?;
-            if self.freshness.is_replaced() {
-                return Err(Error::stale()
-                    .context("another program replaced the array")
-                    .context(&key));
+        let _alone = self.lock_replacing(&key);
+        let _lock = self.store.lock(&key, Instant::now())?;
+        self.confirm(false)?;
+        if self.freshness.is_replaced() {
+            return Err(Error::stale()
+                .context("another program replaced the array")
+                .context(&key));
+        }
+        let replaced = match file {
+            Some(file) => {
+                let pieces = [ValuePiece::File(file, 0..file.metadata()?.len())];
+                self.store
+                    .put_pieces(&key, &pieces, Replaces::Anything)
+                    .map(|version| version.is_some())
             }
-            replaced = match file {
-                Some(file) => {
-                    let pieces = [ValuePiece::File(file, 0..file.metadata()?.len())];
-                    self.store
-                        .put_pieces(&key, &pieces, Replaces::Anything)
-                        .map(|version| version.is_some())
-                }
-                None => self.store.delete(&key),
-            };
-            // also after an error, since the store may hold the new value nevertheless
-            Ok(())
-        })?;
+            None => self.store.delete(&key),
+        };
+        // also after an error, since the store may hold the new value nevertheless
+        self.chunks.forget(self, chunk);
         self.freshness.record_store();
         self.freshness.begin_opening();
         self.freshness.record_write();

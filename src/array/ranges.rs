@@ -6,6 +6,7 @@
 
 use std::iter::FusedIterator;
 use std::ops::Range;
+use zarrfs_format::grid::{ChunkId, Grid};
 
 /// Maximum length of a list that is never replaced by a map of bits.
 const MIN_BITS: usize = 8;
@@ -61,6 +62,13 @@ impl FromIterator<Range<usize>> for Ranges {
 }
 
 impl Ranges {
+    /// Returns the bytes of a chunk that lie inside the array of `grid`.
+    pub fn inside(grid: &Grid, chunk: ChunkId) -> Self {
+        let runs = grid.chunk_runs(chunk, 0..grid.size()).into_iter();
+        runs.map(|(_, run)| run.offset..run.offset + run.len)
+            .collect()
+    }
+
     /// Returns the number of offsets.
     pub fn len(&self) -> usize {
         self.len

@@ -16,12 +16,11 @@ mod put;
 mod survey;
 mod versions;
 
-use super::chunks::{Chunks, EncodedChunk, Flush, ObjectChunks, Put};
+use super::chunks::{Chunks, Due, EncodedChunk, ObjectChunks, WriteBack};
 use super::{Array, Opening};
 use lru::LruCache;
 pub use neighbors::{NeighborBytes, Neighbors};
-pub use pending::are_too_many;
-use pending::{PendingBytes, PendingChunk, PendingChunks};
+use pending::{PendingBytes, PendingChunk, PendingChunks, are_too_many};
 use std::any::Any;
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -280,46 +279,71 @@ impl Chunks for ShardedChunks {
         self.check_shards_storable(array)
     }
 
-    fn put_if(&self, array: &Array, chunk: ChunkId, new: EncodedChunk) -> Result<Put> {
+    /// Hands the chunk over. If that takes space, stores an object or, if none can be stored, takes
+    /// the memory nevertheless.
+    fn put_if(
+        &self,
+        array: &Array,
+        chunk: ChunkId,
+        new: EncodedChunk,
+        how: WriteBack,
+    ) -> Result<Option<Version>> {
         let base = match new.replaces {
             Replaces::Version(version) => Some(version.clone()),
             Replaces::Anything | Replaces::Nothing => None,
         };
-        let put = PendingBytes::hold(new.bytes, new.spill)
-            .map_err(|e| e.context(array.stored_key(chunk)))
-            .and_then(|held| self.hand_over(array, chunk, Some(held), new.written, base));
-        match put {
-            Ok(version) => Ok(version.map_or(Put::Replaced, Put::Stored)),
-            Err(e) if [libc::ENOMEM, libc::ENOSPC].contains(&e.errno()) => Ok(Put::Full(e)),
-            Err(e) => Err(e),
+        let mut spill = how.spill;
+        loop {
+            let put = PendingBytes::hold(new.bytes, spill)
+                .map_err(|e| e.context(array.stored_key(chunk)))
+                .and_then(|held| {
+                    self.hand_over(array, chunk, Some(held), new.written, base.clone())
+                });
+            match put {
+                Err(e) if spill.is_some() && [libc::ENOMEM, libc::ENOSPC].contains(&e.errno()) => {
+                    if !self.make_space(array, how) {
+                        spill = None;
+                    }
+                }
+                put => return put,
+            }
         }
     }
 
-    fn erase(&self, array: &Array, chunk: ChunkId) -> Result<bool> {
+    fn erase(&self, array: &Array, chunk: ChunkId, how: WriteBack) -> Result<bool> {
         let was_stored = self.stat(array, chunk)?.is_some();
         if was_stored {
             self.hand_over(array, chunk, None, None, None)?;
+            if how.spill.is_some() && are_too_many() {
+                self.make_space(array, how);
+            }
         }
         Ok(was_stored)
     }
 
-    fn replace_object(
-        &self,
-        array: &Array,
-        chunk: ChunkId,
-        replace: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
-        let id = self.outer_shard(array, chunk);
+    fn due(&self, array: &Array, due: Due) -> Vec<u64> {
         let pending = self.pending();
-        let _storing = pending.lock_storing(id.number);
-        replace()?;
-        let _loading = self.lock_loading(id);
-        self.forget_object(array, chunk);
-        Ok(())
+        match due {
+            Due::All => pending.objects(),
+            Due::Quiet(now) => pending.quiet(now),
+            Due::Failed => pending.failed(),
+            Due::After(chunk) => {
+                let id = self.outer_shard(array, chunk);
+                let count = self.shards.count(id, &array.grid);
+                let is_due = pending.is_complete(id.number, count);
+                is_due.then_some(id.number).into_iter().collect()
+            }
+        }
     }
 
-    fn flush(&self, array: &Array, object: u64, how: Flush) -> Result<()> {
+    fn flush(&self, array: &Array, object: u64, how: WriteBack) -> Result<()> {
         self.store_object(array, object, how)
+            .inspect_err(|_| self.pending().record_failure(object))
+    }
+
+    fn forget(&self, array: &Array, chunk: ChunkId) {
+        self.drop_kept(self.outer_shard(array, chunk));
+        array.store.forget(&array.stored_key(chunk));
     }
 
     fn share_objects(&self) -> bool {
@@ -367,6 +391,14 @@ impl ShardedChunks {
                 Ok(None)
             ),
         }
+    }
+
+    /// Drops what is kept of an object that this mount has replaced.
+    fn drop_kept(&self, id: ShardId) {
+        // a load in flight may be about to keep the former index, or to record that there is none
+        let _loading = self.lock_loading(id);
+        lock(&self.loaded).pop(&id);
+        lock(&self.missing).pop(&id.number);
     }
 
     /// Forgets the outdated state of an object, so that the next lookup asks the store.

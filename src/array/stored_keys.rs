@@ -2,8 +2,8 @@
 //! of its indices; an undeclared separator of the indices is detected. Everything outside `array`
 //! asks for keys, statistics and listings of chunks, and never builds a key.
 
-use super::Array;
 use super::chunks::ObjectChunks;
+use super::{Array, Due, WriteBack};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -195,8 +195,8 @@ impl Array {
     /// Makes a chunk uninitialized. Returns false if it was uninitialized already.
     ///
     /// [`Array::store_objects`] stores the change of an object that holds several.
-    pub fn erase(&self, chunk: ChunkId) -> Result<bool> {
-        self.chunks.erase(self, chunk)
+    pub fn erase(&self, chunk: ChunkId, how: WriteBack) -> Result<bool> {
+        self.chunks.erase(self, chunk, how)
     }
 
     /// Returns whether [`Array::entries`] lists every stored chunk.
@@ -214,7 +214,7 @@ impl Array {
             levels,
             lists_members: true,
             members: None,
-            pending: self.pending_objects().into_iter().collect(),
+            pending: self.due(Due::All).into_iter().collect(),
         })
     }
 

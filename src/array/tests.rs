@@ -98,7 +98,7 @@ proptest! {
         }
         prop_assert_eq!((stats.encodes.get(), stats.stores.get()), (chunks.len() as u64, chunks.len() as u64));
         prop_assert_eq!(stats.bytes_written.get(), stats.bytes_stored.get());
-        prop_assert!(array.erase(ChunkId(chunks[0])).unwrap() && !array.erase(ChunkId(chunks[0])).unwrap());
+        prop_assert!(array.erase(ChunkId(chunks[0]), WriteBack::unconfirmed()).unwrap() && !array.erase(ChunkId(chunks[0]), WriteBack::unconfirmed()).unwrap());
         prop_assert!(load(&array, ChunkId(chunks[0])).is_none());
     }
 }

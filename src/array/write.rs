@@ -1,6 +1,6 @@
 //! Storing a chunk: encoding it whole, and putting it. `cache` decides when.
 
-use super::{Array, EncodedChunk, Put, Scratch};
+use super::{Array, EncodedChunk, Scratch, WriteBack};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
@@ -91,28 +91,29 @@ impl Array {
             bytes: encoded,
             written: None,
             replaces: Replaces::Anything,
-            spill: None,
         };
-        match self.store_if(chunk, new)? {
-            Put::Stored(version) => Ok(version),
-            Put::Full(e) => Err(e),
-            Put::Replaced => Err(Error::system(libc::EIO).context(self.stored_key(chunk))),
-        }
+        self.store_if(chunk, new, WriteBack::unconfirmed())?
+            .ok_or_else(|| Error::system(libc::EIO).context(self.stored_key(chunk)))
     }
 
-    /// Stores an encoded chunk like [`Array::store`] if the stored value may be replaced.
-    pub fn store_if(&self, chunk: ChunkId, new: EncodedChunk) -> Result<Put> {
+    /// Stores an encoded chunk like [`Array::store`]. Returns `None`, with nothing stored, if the
+    /// stored value is one that may not be replaced.
+    pub fn store_if(
+        &self,
+        chunk: ChunkId,
+        new: EncodedChunk,
+        how: WriteBack,
+    ) -> Result<Option<Version>> {
         self.settle_separator()?;
-        let put = self.chunks.put_if(self, chunk, new)?;
-        if let Put::Stored(_) = &put {
-            self.stats.stores.add(1);
-        }
+        let put = self.chunks.put_if(self, chunk, new, how)?;
+        self.stats.stores.add(u64::from(put.is_some()));
         Ok(put)
     }
 
-    /// Calls `attempt`, which replaces the object of a chunk, until it returns true. It returns
-    /// false if another writer has replaced the object meanwhile. Waits between two attempts for a
-    /// random time, longer with each, so that two writers don't keep overtaking each other.
+    /// Confirms the array's document and calls `attempt`, which replaces the object of a chunk,
+    /// until it returns true. It returns false if another writer has replaced the object meanwhile.
+    /// Waits between two attempts for a random time, longer with each, so that two writers don't
+    /// keep overtaking each other.
     ///
     /// # Errors
     ///
@@ -121,9 +122,13 @@ impl Array {
         &self,
         chunk: ChunkId,
         unless: &str,
+        how: WriteBack,
         mut attempt: impl FnMut() -> Result<bool>,
     ) -> Result<()> {
         for n in 0..MAX_ATTEMPTS {
+            if how.losses.is_some() {
+                self.confirm(true)?;
+            }
             if attempt()? {
                 return Ok(());
             }

@@ -9,6 +9,7 @@ mod neighbors;
 mod spill;
 mod window;
 
+use entry::Previous;
 pub(super) use entry::{CacheKey, CachedChunk, CachedItem, PartResult, Slot};
 pub use entry::{ChunkPart, DecodedPart};
 pub use found::{CachedRun, FoundBytes};
@@ -49,9 +50,6 @@ impl Wanted<'_> {
     }
 }
 
-/// The content of a slot before a load, and whether the latest opening has confirmed it.
-type Previous = Option<(CachedChunk, bool)>;
-
 /// The result of beginning to prefetch a part.
 enum Prefetched<'a> {
     /// The part is in the cache, or another thread loads it.
@@ -91,18 +89,12 @@ impl Cache {
                     state = self.wait(state);
                     continue;
                 }
-                Some(Slot::Ready {
-                    content,
-                    confirmed,
-                    is_prefetched,
-                    ..
-                }) => {
-                    let is_current = array.freshness().is_current(*confirmed);
-                    if is_current && let Some(found) = content.part(wanted.part()) {
-                        self.count_hit(!has_waited, is_prefetched);
+                Some(slot) => {
+                    if let Some(found) = slot.part(array, wanted.part()) {
+                        self.count_hit(!has_waited, slot);
                         return found;
                     }
-                    Some((content.clone(), is_current))
+                    slot.content(array)
                 }
                 None => None,
             };
@@ -124,32 +116,18 @@ impl Cache {
     /// Returns the result of [`Cache::get_item`], or `None` if that needs the store or a wait.
     pub(super) fn peek_item(&self, array: &Array, wanted: Wanted) -> Option<PartResult> {
         let mut state = self.lock();
-        match state.slots.get_mut(&(array.id(), wanted.item())) {
-            Some(Slot::Ready {
-                content,
-                confirmed,
-                is_prefetched,
-                ..
-            }) if array.freshness().is_current(*confirmed) => {
-                let found = content.part(wanted.part())?;
-                self.count_hit(true, is_prefetched);
-                Some(found)
-            }
-            _ => None,
-        }
+        let slot = state.slots.get_mut(&(array.id(), wanted.item()))?;
+        let found = slot.part(array, wanted.part())?;
+        self.count_hit(true, slot);
+        Some(found)
     }
 
     /// Returns whether [`Cache::peek`] would find a part. It counts no hit.
     pub(super) fn holds(&self, array: &Array, item: CachedItem, part: ChunkPart) -> bool {
         let state = self.lock();
         let key = (array.id(), item);
-        match state.slots.peek(&key) {
-            _ if state.dirty.contains_key(&key) => true,
-            Some(Slot::Ready {
-                content, confirmed, ..
-            }) => array.freshness().is_current(*confirmed) && content.part(part).is_some(),
-            _ => false,
-        }
+        let slot = state.slots.peek(&key);
+        state.dirty.contains_key(&key) || slot.is_some_and(|slot| slot.part(array, part).is_some())
     }
 
     /// Reads bytes of a chunk into `out`, past the cache. The chunks of the array must be stored
@@ -182,11 +160,11 @@ impl Cache {
         }
     }
 
-    fn count_hit(&self, is_hit: bool, is_prefetched: &mut bool) {
-        if is_hit {
-            self.stats.hits.add(1);
-        }
-        if std::mem::take(is_prefetched) {
+    fn count_hit(&self, is_hit: bool, slot: &mut Slot) {
+        self.stats.hits.add(u64::from(is_hit));
+        if let Slot::Ready { is_prefetched, .. } = slot
+            && std::mem::take(is_prefetched)
+        {
             self.stats.prefetch_used.add(1);
         }
     }
@@ -231,16 +209,8 @@ impl Cache {
         let previous = match state.slots.peek(&key) {
             _ if state.dirty.contains_key(&key) => return Prefetched::Present,
             Some(Slot::Loading) => return Prefetched::Present,
-            Some(Slot::Ready {
-                content, confirmed, ..
-            }) => {
-                let is_current = array.freshness().is_current(*confirmed);
-                if is_current && content.part(part).is_some() {
-                    return Prefetched::Present;
-                }
-                Some((content.clone(), is_current))
-            }
-            None => None,
+            Some(slot) if slot.part(array, part).is_some() => return Prefetched::Present,
+            slot => slot.and_then(|slot| slot.content(array)),
         };
         if !self.evict_unprefetched(&mut state, bytes, Some(key)) {
             return Prefetched::NoMemory;
@@ -360,25 +330,19 @@ impl Cache {
             }
             match state.slots.pop_lru() {
                 Some((key, slot @ Slot::Loading)) => loading.push((key, slot)),
-                // spare a prefetched chunk once: it is still to be read, unless its reader is gone
-                Some((
-                    key,
+                Some((key, mut slot)) => match &mut slot {
+                    // spare a prefetched chunk once: it is still to be read, unless its reader is
+                    // gone
                     Slot::Ready {
-                        content,
-                        confirmed,
                         is_prefetched: true,
-                        was_spared: false,
-                    },
-                )) => {
-                    let slot = Slot::Ready {
-                        content,
-                        confirmed,
-                        is_prefetched: true,
-                        was_spared: true,
-                    };
-                    prefetched.push_back((key, slot));
-                }
-                Some((_, slot)) => self.count_dropped(Some(slot)),
+                        was_spared: was_spared @ false,
+                        ..
+                    } => {
+                        *was_spared = true;
+                        prefetched.push_back((key, slot));
+                    }
+                    _ => self.count_dropped(Some(slot)),
+                },
                 None => match prefetched.pop_front() {
                     Some((_, slot)) => self.count_dropped(Some(slot)),
                     None => break,

@@ -163,10 +163,11 @@ impl Prefetcher {
         BEHIND.min(self.max_bytes() / 8)
     }
 
-    /// Records a request and prefetches the chunks that will follow it. Drops the chunks that a
-    /// sequential reader has left behind if `is_kept_elsewhere`, or if the array does not fit into
-    /// the cache. In the latter case, they would be evicted before a second reader begins. Early
-    /// drops let their buffers be reused while these are in the processor's cache.
+    /// Records a request and prefetches the chunks that will follow it. Returns whether its reader
+    /// is sequential. Drops the chunks that such a reader has left behind if `is_kept_elsewhere`,
+    /// or if the array does not fit into the cache. In the latter case, they would be evicted
+    /// before a second reader begins. Early drops let their buffers be reused while these are in
+    /// the processor's cache.
     pub fn record_access(
         &self,
         state: &PrefetchState,
@@ -174,7 +175,7 @@ impl Prefetcher {
         offset: u64,
         len: u64,
         is_kept_elsewhere: bool,
-    ) {
+    ) -> bool {
         let once = is_kept_elsewhere || array.size() > self.max_bytes();
         let mut access = lock(&state.access);
         let (pattern, plan) = access.get(array, 0).record(offset, len);
@@ -198,6 +199,7 @@ impl Prefetcher {
                 self.prefetch_steps(array, offset, len, step, plan, &state.closed)
             }
         }
+        pattern == Pattern::Sequential
     }
 
     /// Prefetches for a sequential reader whose last request is `from..end`.
@@ -423,10 +425,10 @@ impl Prefetcher {
             .start;
         let before = plan.dropped.replace(done).unwrap_or(done);
         plan.left.store(done, Ordering::Relaxed);
-        self.cache.drop_items(
-            array,
-            (before..done).map(|chunk| CachedItem::Chunk(ChunkId(chunk))),
-        );
+        if before < done {
+            let left = (before..done).map(|chunk| CachedItem::Chunk(ChunkId(chunk)));
+            self.cache.drop_items(array, left);
+        }
     }
 
     /// Prefetches for a reader whose requests of `len` bytes lie `step` bytes apart, the last one

@@ -276,7 +276,7 @@ fn nothing_is_stored_outside_a_smaller_shape() {
         store.put(&key, document(smaller).as_bytes()).unwrap();
         cache.flush_all().unwrap();
         assert_eq!(
-            cache.take_losses(|_| true).unwrap_err().errno(),
+            cache.losses().take(|_| true).unwrap_err().errno(),
             libc::ESTALE,
             "{smaller}"
         );

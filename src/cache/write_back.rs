@@ -9,25 +9,22 @@
 
 mod dirty_chunk;
 mod flush;
-mod losses;
-mod objects;
+mod pending;
 mod space;
 
 pub use dirty_chunk::Creates;
 pub(super) use dirty_chunk::DirtyChunk;
-pub(super) use losses::Failures;
 pub use space::WRITE_BACK_THREADS;
 pub(super) use space::{DIRTY_COST, ENCODERS, Reservations, WriteBacks};
 
 use super::chunk_cache::{CachedChunk, CachedItem, PartResult, Slot};
 use super::{Cache, State};
-use crate::array::{Array, EncodedChunk, Opening, Put, Ranges, VersionTag};
+use crate::array::{Array, EncodedChunk, Opening, Ranges, VersionTag, WriteBack};
 use dirty_chunk::{Base, DirtyState, Missing, Snapshot, inside};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::Result;
 use zarrfs_base::memory::{self, lock};
-use zarrfs_base::spill_file::SpillFile;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::{Replaces, Version};
 
@@ -61,14 +58,14 @@ impl Cache {
             let Some(dirty) = self.dirty_chunk_or_new(array, chunk)? else {
                 return Ok(false);
             };
-            let mut state = dirty.lock();
-            if state.bytes.is_none() {
+            let mut locked = dirty.lock();
+            let Some(state) = locked.as_mut() else {
                 continue; // it was stored just now
-            }
+            };
             let was_fully_written = state.is_fully_written();
             state.write(self, array, parts, creates)?;
             let is_fully_written = state.is_fully_written();
-            drop(state);
+            drop(locked);
             if is_fully_written && !was_fully_written {
                 self.lock().fully_written.push_back(dirty.key());
             }
@@ -97,12 +94,22 @@ impl Cache {
         if !self.has_space(&state, array) {
             return Ok(None);
         }
-        let mut new = DirtyState::over(state.slots.peek(&key), inside, self.buffers.account());
-        if new.bytes.is_none() {
-            let mut bytes = self.buffers.take(size);
-            memory::resize(&mut bytes, size)?;
-            new.bytes = Some(self.buffers.hold(bytes));
-        }
+        let (bytes, base) = match state.slots.peek(&key) {
+            Some(Slot::Ready {
+                content: CachedChunk::Whole(bytes, version, _),
+                confirmed,
+                ..
+            }) => (
+                bytes.clone(),
+                Base::Known(Some(version.clone()), *confirmed),
+            ),
+            _ => {
+                let mut bytes = self.buffers.take(size);
+                memory::resize(&mut bytes, size)?;
+                (self.buffers.hold(bytes), Base::Unknown)
+            }
+        };
+        let new = DirtyState::new(bytes, base, inside, self.buffers.account());
         self.drop_slot(&mut state, &key);
         self.begin_counting(array);
         state.dirtied += 1;
@@ -139,15 +146,19 @@ impl Cache {
         reserves: bool,
     ) -> Option<PartResult> {
         while let Some(dirty) = self.dirty_chunk(array, chunk) {
-            let needs_memory = reserves && !dirty.lock().is_complete(array);
-            let _memory = needs_memory.then(|| self.reserve(array, array.chunk_memory()));
-            match self.complete(&dirty, false) {
-                // it was stored just now
-                Ok(state) if state.bytes.is_none() => {}
-                state => {
-                    self.stats.hits.add(1);
-                    return Some(state.and_then(|state| state.part()));
-                }
+            let locked = dirty.lock();
+            let is_complete = locked
+                .as_ref()
+                .is_some_and(|state| state.is_complete(array));
+            drop(locked);
+            let _memory =
+                (reserves && !is_complete).then(|| self.reserve(array, array.chunk_memory()));
+            let completed = self.complete(&dirty, false);
+            let part = completed.map(|state| state.as_ref().map(DirtyState::part));
+            // without a part it was stored just now
+            if !matches!(part, Ok(None)) {
+                self.stats.hits.add(1);
+                return Some(part);
             }
         }
         None
@@ -155,12 +166,13 @@ impl Cache {
 
     /// Returns all bytes of a dirty chunk, or `None` if that needs the store or a wait.
     pub(super) fn peek_dirty(&self, dirty: &DirtyChunk) -> Option<PartResult> {
-        let state = dirty.try_lock()?;
+        let locked = dirty.try_lock()?;
+        let state = locked.as_ref()?;
         if !state.is_complete(&dirty.array) {
             return None;
         }
         self.stats.hits.add(1);
-        Some(state.part())
+        Some(Ok(Some(state.part())))
     }
 
     /// Loads the bytes of a chunk that were not written, into memory that the caller has reserved.
@@ -170,36 +182,42 @@ impl Cache {
         &self,
         dirty: &'d DirtyChunk,
         mut revalidate: bool,
-    ) -> Result<MutexGuard<'d, DirtyState>> {
+    ) -> Result<MutexGuard<'d, Option<DirtyState>>> {
         let array = &dirty.array;
         let chunk = dirty.chunk;
         let _loading = lock(&dirty.load_lock);
         loop {
-            let state = dirty.lock();
+            let locked = dirty.lock();
             let opening = array.freshness().opening();
+            let Some(state) = locked.as_ref() else {
+                return Ok(locked);
+            };
             let generation = state.generation;
             let missing = state.missing(opening, revalidate);
             if matches!(missing, Missing::Nothing) {
-                return Ok(state);
+                return Ok(locked);
             }
-            drop(state);
+            drop(locked);
             if let Missing::Version(known) = missing
                 && array.stat_chunk(chunk)?.map(|stat| stat.version) == known
             {
-                let mut state = dirty.lock();
-                if state.base == Base::Known(known) {
-                    state.confirmed = state.confirmed.max(opening);
+                if let Some(state) = dirty.lock().as_mut()
+                    && let Base::Known(version, confirmed) = &mut state.base
+                    && *version == known
+                {
+                    *confirmed = opening.max(*confirmed);
                     revalidate = false;
                 }
                 continue;
             }
             let (bytes, base) = self.load_base(array, chunk)?;
-            let mut state = dirty.lock();
             // the loaded bytes may lack bytes that a write-back has stored meanwhile
-            if state.bytes.is_some() && state.generation == generation {
+            if let Some(state) = dirty.lock().as_mut()
+                && state.generation == generation
+            {
                 self.served
                     .record(array.id(), chunk, VersionTag::of(base.as_ref()));
-                state.overlay(self, bytes, base, opening)?;
+                state.overlay(self, bytes, base, opening);
                 revalidate = false;
             }
         }
@@ -227,118 +245,87 @@ impl Cache {
     /// 2. If the base shows through, the store is asked for its version. If another writer has
     ///    replaced it, it is loaded again and only the written bytes are copied over it.
     /// 3. The whole chunk is encoded and put, which replaces it entirely or not at all, unless it
-    ///    is uninitialized and stays so: see [`Creates`]. Writers
-    ///    continue in a copy. A server puts it only while it holds the version of step 2; otherwise
-    ///    the write-back starts over. A chunk that shares its object is handed over instead.
+    ///    is uninitialized and stays so: see [`Creates`]. Writers continue in a copy. A server puts
+    ///    it only while it holds the version of step 2; otherwise the write-back starts over. A
+    ///    chunk that shares its object is handed over instead.
     /// 4. If nothing was written meanwhile, the chunk leaves the map; otherwise the rest waits for
     ///    the next write-back. Bytes that could not be stored are dirty again.
     ///
-    /// With `keep` the chunk stays in the cache. The function measures the wait for the store's
-    /// lock from `since`, the beginning of the request, so that a request for many chunks waits
-    /// once.
-    fn write_back(&self, dirty: &DirtyChunk, since: Instant, keep: bool) -> Result<()> {
-        self.write_back_reporting(dirty, since, keep, &mut |e| {
-            self.record_loss(&dirty.array, e)
-        })
-    }
-
-    /// Stores a chunk like [`Cache::write_back`], and calls `lost` at once with the error for bytes
-    /// that are lost. Stores the rest of the chunk nevertheless.
-    fn write_back_reporting(
-        &self,
-        dirty: &DirtyChunk,
-        since: Instant,
-        keep: bool,
-        lost: &mut dyn FnMut(Error),
-    ) -> Result<()> {
+    /// A loss is recorded at once, and the rest of the chunk is stored nevertheless.
+    fn write_back(&self, dirty: &DirtyChunk, how: WriteBack) -> Result<()> {
         self.in_flight(&dirty.array, || {
             // memory for the base, the encoded form, and the copy that a writer makes meanwhile
             let _memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
-            self.write_back_locked(dirty, since, keep, lost)
+            self.write_back_locked(dirty, how)
         })?;
-        match dirty.array.complete_object(dirty.chunk) {
-            Some(object) => self.store_object(&dirty.array, object, since),
-            None => Ok(()),
+        self.store_after(&dirty.array, dirty.chunk, how)
+    }
+
+    /// Begins a request that stores chunks.
+    pub(super) fn begin_write_back(&self) -> WriteBack<'_> {
+        WriteBack {
+            since: Instant::now(),
+            losses: Some(&self.losses),
+            spill: self.spill.as_ref(),
         }
     }
 
-    fn write_back_locked(
-        &self,
-        dirty: &DirtyChunk,
-        since: Instant,
-        keep: bool,
-        lost: &mut dyn FnMut(Error),
-    ) -> Result<()> {
+    fn write_back_locked(&self, dirty: &DirtyChunk, how: WriteBack) -> Result<()> {
         let array = &dirty.array;
         let chunk = dirty.chunk;
         // this lock is fair: a request whose wait is over does not wait for later ones
         let _alone = array.lock_replacing(&array.write_back_key(chunk));
         let _write_back = lock(&dirty.write_back_lock);
-        let _lock = array.lock_chunk_since(chunk, since)?;
-        array.replace_repeatedly(chunk, "", || {
-            array.confirm(true)?;
-            let Some(snapshot) = self.take_snapshot(dirty, lost)? else {
+        let _lock = array.lock_chunk_since(chunk, how.since)?;
+        array.replace_repeatedly(chunk, "", how, || {
+            let Some(snapshot) = self.take_snapshot(dirty, how)? else {
                 return Ok(true);
             };
-            let outcome = self.store(dirty, &snapshot);
-            let mut state = dirty.lock();
-            match outcome {
-                Ok(Outcome::Stored(version)) => {
-                    self.finish(dirty, &mut state, snapshot, version, keep);
-                    Ok(true)
-                }
-                Ok(Outcome::Conflict) => {
-                    state.undo_snapshot();
+            let stored = self.store(dirty, &snapshot, how);
+            let mut locked = dirty.lock();
+            if let Ok(Outcome::Stored(version)) = stored {
+                self.finish(dirty, &mut locked, snapshot, version);
+                return Ok(true);
+            }
+            if let Some(state) = locked.as_mut() {
+                state.undo_snapshot();
+                if stored.is_ok() {
                     state.base = Base::Unknown;
-                    Ok(false)
-                }
-                Err(e) => {
-                    state.undo_snapshot();
-                    Err(e)
                 }
             }
+            stored.map(|_| false)
         })
     }
 
     /// Takes step 2 of a write-back. Returns `None` if there is nothing to store.
-    fn take_snapshot(
-        &self,
-        dirty: &DirtyChunk,
-        lost: &mut dyn FnMut(Error),
-    ) -> Result<Option<Snapshot>> {
-        let mut state = dirty.lock();
-        if state.bytes.is_none() {
+    fn take_snapshot(&self, dirty: &DirtyChunk, how: WriteBack) -> Result<Option<Snapshot>> {
+        let array = &dirty.array;
+        let mut locked = dirty.lock();
+        let Some(state) = locked.as_mut() else {
             return Ok(None);
-        }
+        };
         // no other write-back is in flight, but one that panicked may have left its snapshot
         state.undo_snapshot();
-        if state.dirty.is_empty() {
-            self.remove_dirty(dirty, &mut state, None);
+        let is_lost = !state.dirty.is_empty() && array.freshness().is_replaced();
+        if is_lost {
+            array.record_loss(dirty.chunk, "the array was replaced or deleted", how);
+        }
+        if is_lost || state.dirty.is_empty() {
+            self.remove_dirty(dirty, &mut locked, None);
             return Ok(None);
         }
-        if dirty.array.freshness().is_replaced() {
-            self.remove_dirty(dirty, &mut state, None);
-            lost(
-                dirty
-                    .array
-                    .lost(dirty.chunk, "the array was replaced or deleted"),
-            );
-            return Ok(None);
-        }
-        let outside = dirty.array.outside(dirty.chunk);
-        self.drop_outside(dirty, &mut state, &outside, lost);
+        let outside = array.outside(dirty.chunk);
+        self.drop_outside(dirty, &mut locked, &outside, how);
         loop {
-            drop(state);
-            state = self.complete(dirty, true)?;
+            drop(locked);
+            locked = self.complete(dirty, true)?;
             // a writer may have added such bytes while the base was loaded
-            if !self.drop_outside(dirty, &mut state, &outside, lost) {
+            if !self.drop_outside(dirty, &mut locked, &outside, how) {
                 break;
             }
         }
-        if state.bytes.is_none() {
-            return Ok(None);
-        }
-        state.snapshot(dirty.array.freshness().opening()).map(Some)
+        let opening = array.freshness().opening();
+        Ok(locked.as_mut().map(|state| state.snapshot(opening)))
     }
 
     /// Drops written bytes `outside` the array in the store, which another program has made
@@ -347,33 +334,38 @@ impl Cache {
     fn drop_outside(
         &self,
         dirty: &DirtyChunk,
-        state: &mut DirtyState,
+        locked: &mut Option<DirtyState>,
         outside: &Ranges,
-        lost: &mut dyn FnMut(Error),
+        how: WriteBack,
     ) -> bool {
+        let Some(state) = locked else {
+            return false;
+        };
         let before = state.dirty.len();
         state.dirty.remove_all(outside);
         if state.dirty.len() == before {
             return false;
         }
-        lost(dirty.array.lost(dirty.chunk, "the array became smaller"));
-        if state.dirty.is_empty() {
-            self.remove_dirty(dirty, state, None);
-        }
+        dirty
+            .array
+            .record_loss(dirty.chunk, "the array became smaller", how);
         // the dropped bytes have overwritten those of the base, which must be loaded again
         state.base = Base::Unknown;
+        if state.dirty.is_empty() {
+            self.remove_dirty(dirty, locked, None);
+        }
         true
     }
 
     /// Takes step 3 of a write-back. It may erase an empty chunk instead, or leave it
     /// uninitialized.
-    fn store(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
+    fn store(&self, dirty: &DirtyChunk, snapshot: &Snapshot, how: WriteBack) -> Result<Outcome> {
         let array = &dirty.array;
         let is_empty = array.is_empty(&snapshot.bytes);
         let stored = if is_empty && self.drops_empty {
             // an erasure has no condition: another writer may have created the chunk meanwhile
             if snapshot.replaces() != Replaces::Nothing {
-                array.erase(dirty.chunk)?;
+                array.erase(dirty.chunk, how)?;
             }
             Ok(Outcome::Stored(None))
         } else if is_empty
@@ -382,40 +374,17 @@ impl Cache {
         {
             Ok(Outcome::Stored(None))
         } else {
-            self.put(dirty, snapshot)
+            self.put(dirty, snapshot, how)
         };
         // before the chunk leaves the map of dirty chunks
         self.add_pending(array);
         stored
     }
 
-    /// Puts a chunk, which may wait for its object in memory or in the spill file. If that has no
-    /// space, stores an object or, if none can be stored, takes the memory nevertheless.
-    fn put(&self, dirty: &DirtyChunk, snapshot: &Snapshot) -> Result<Outcome> {
-        let spill = self.spill.as_ref();
-        let mut put = self.try_put(dirty, snapshot, spill)?;
-        while matches!(put, Put::Full(_)) && self.free_pending_space(&dirty.array) {
-            put = self.try_put(dirty, snapshot, spill)?;
-        }
-        if matches!(put, Put::Full(_)) {
-            put = self.try_put(dirty, snapshot, None)?;
-        }
-        match put {
-            Put::Stored(version) => Ok(Outcome::Stored(Some(version))),
-            Put::Replaced => Ok(Outcome::Conflict),
-            Put::Full(e) => Err(e),
-        }
-    }
-
     /// Encodes a chunk and puts it.
-    fn try_put(
-        &self,
-        dirty: &DirtyChunk,
-        snapshot: &Snapshot,
-        spill: Option<&Arc<SpillFile>>,
-    ) -> Result<Put> {
+    fn put(&self, dirty: &DirtyChunk, snapshot: &Snapshot, how: WriteBack) -> Result<Outcome> {
         let array = &dirty.array;
-        self.with_scratch(|scratch| {
+        let put = self.with_scratch(|scratch| {
             let memory = array.encoder_memory();
             let large = &self.large_encoding;
             let alone = (memory > self.encoder_share()).then(|| large.acquire(large.ticket(false)));
@@ -427,21 +396,23 @@ impl Cache {
                 bytes: encoded,
                 written: snapshot.written.as_ref(),
                 replaces: snapshot.replaces(),
-                spill,
             };
-            array.store_if(dirty.chunk, new)
-        })
+            array.store_if(dirty.chunk, new, how)
+        })?;
+        Ok(put.map_or(Outcome::Conflict, |version| Outcome::Stored(Some(version))))
     }
 
     /// Takes step 4 of a write-back that has stored `version`.
     fn finish(
         &self,
         dirty: &DirtyChunk,
-        state: &mut DirtyState,
+        locked: &mut Option<DirtyState>,
         snapshot: Snapshot,
         version: Option<Version>,
-        keep: bool,
     ) {
+        let Some(state) = locked else {
+            return;
+        };
         let array = &dirty.array;
         let chunk = dirty.chunk;
         let tag = VersionTag::of(version.as_ref());
@@ -457,23 +428,22 @@ impl Cache {
         // other bytes
         let is_same = state.generation == snapshot.generation && !array.is_lossy();
         state.generation += 1;
-        if is_same {
-            state.base = Base::Known(version.clone());
-            state.confirmed = snapshot.opening;
+        state.base = if is_same {
+            Base::Known(version.clone(), snapshot.opening)
         } else {
-            state.base = Base::Unknown;
-        }
+            Base::Unknown
+        };
         if !state.dirty.is_empty() {
             return;
         }
-        let content = (is_same && keep).then(|| {
+        let content = is_same.then(|| {
             let content = match version {
                 Some(version) => CachedChunk::Whole(snapshot.bytes, version, tag),
                 None => CachedChunk::Uninitialized,
             };
             (content, snapshot.opening)
         });
-        self.remove_dirty(dirty, state, content);
+        self.remove_dirty(dirty, locked, content);
     }
 
     /// Removes a chunk from the map of dirty chunks. If its content is known, that becomes an
@@ -481,10 +451,10 @@ impl Cache {
     fn remove_dirty(
         &self,
         dirty: &DirtyChunk,
-        state: &mut DirtyState,
+        locked: &mut Option<DirtyState>,
         content: Option<(CachedChunk, Opening)>,
     ) {
-        if state.bytes.take().is_none() {
+        if locked.take().is_none() {
             return;
         }
         let mut all = self.lock();
@@ -533,6 +503,9 @@ impl State {
         list
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 impl Cache {

@@ -52,13 +52,13 @@ impl WrittenArrays {
 
     /// Fails if written bytes were lost and no close or fsync has reported the loss.
     pub fn take_losses(&self) -> Result<()> {
-        self.cache.take_losses(|_| true)
+        self.cache.losses().take(|_| true)
     }
 
     /// Returns `stored`, the result of a close or fsync of a file of the array at `key`. A loss
     /// comes before any other error.
     pub(super) fn with_losses(&self, key: &Key, stored: Result<()>) -> Result<()> {
-        self.cache.take_losses(|lost| lost == key).and(stored)
+        self.cache.losses().take(|lost| lost == key).and(stored)
     }
 
     /// Stores the dirty chunks of arrays at and below `key`, because their metadata are about to

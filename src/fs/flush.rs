@@ -1,7 +1,7 @@
 //! Stores drafts and documents: at close and sync, and when a file gets another name.
 
 use super::Change;
-use super::files::draft::{Draft, DraftText};
+use super::files::draft::{Draft, DraftBytes};
 use crate::array::hierarchy::MetadataFile;
 use crate::fs::tree::Node;
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
@@ -80,15 +80,17 @@ impl Change<'_> {
     }
 
     /// Stores a plain key or an encoded value.
-    fn store_value(&self, key: &Key, text: &DraftText) -> Result<()> {
+    fn store_value(&self, key: &Key, text: &DraftBytes) -> Result<()> {
         match (self.tree.encoded_value(key)?, text) {
-            (Some(value), DraftText::File(file)) => self.writer.replace_encoded(&value, file),
-            (Some(value), DraftText::Memory(bytes)) => self
+            (Some(value), DraftBytes::File(file)) => self.writer.replace_encoded(&value, file),
+            (Some(value), DraftBytes::Memory { bytes, .. }) => self
                 .writer
                 .replace_encoded(&value, &self.arrays.file_of(bytes)?),
-            (None, DraftText::Memory(bytes)) => self.store().put(key, bytes).map(drop).context(key),
+            (None, DraftBytes::Memory { bytes, .. }) => {
+                self.store().put(key, bytes).map(drop).context(key)
+            }
             // the array was replaced since the file was opened
-            (None, DraftText::File(_)) => Err(Error::stale().context(key)),
+            (None, DraftBytes::File(_)) => Err(Error::stale().context(key)),
         }
     }
 

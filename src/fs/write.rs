@@ -133,15 +133,8 @@ impl<'a> ArrayWriter<'a> {
 
     /// Removes a chunk from the store and from the cache. Returns whether there was one.
     pub(super) fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
-        let was_written = self.cache.is_dirty(array, chunk);
         self.guard_chunk(array, chunk);
-        // do this without the chunk's lock: it waits for a write-back, which takes that lock
-        self.cache.discard_chunk(array, chunk);
-        let erased = array.lock_chunk(chunk).and_then(|_lock| array.erase(chunk));
-        self.cache.record_erased(array, chunk);
-        // another reader may have loaded the chunk meanwhile
-        self.cache.discard_chunk(array, chunk);
-        Ok(erased? || was_written)
+        self.cache.erase_chunk(array, chunk)
     }
 
     /// Stores the dirty chunks of an array. If its filters are lossy, the kernel drops the pages of

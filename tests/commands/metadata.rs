@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use zarrfs::array::hierarchy::{Hierarchy, MetadataFile, NodeUse, StoredNode};
-use zarrfs::array::{Array, ArrayEntry, Scratch};
+use zarrfs::array::{Array, ArrayEntry, Scratch, WriteBack};
 use zarrfs_base::stats::Stats;
 use zarrfs_format::metadata::{CodecConfig, V1Order};
 use zarrfs_store::{DirectoryStore, Key, Store};
@@ -425,7 +425,7 @@ fn change(h: &Hierarchy) {
     h.remove_document(gone.key(), MetadataFile::Array).unwrap();
     for entry in gone.entries().unwrap() {
         if let ArrayEntry::Chunk(chunk) = entry.unwrap() {
-            assert!(gone.erase(chunk).unwrap());
+            assert!(gone.erase(chunk, WriteBack::unconfirmed()).unwrap());
         }
     }
     h.remove_node(gone.key()).unwrap();

@@ -6,7 +6,7 @@ use super::document::{ATTEMPTS, contended, needs_migration, refused};
 use super::resize::OutsideElements;
 use super::written_array::WrittenArray;
 use super::{ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, REMOVED};
-use crate::array::{Array, ArrayEntry, Scratch};
+use crate::array::{Array, ArrayEntry, Scratch, WriteBack};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::{Grant, lock};
@@ -295,7 +295,7 @@ pub(super) fn erase_chunks(
 ) -> Result<()> {
     for (n, entry) in array.entries()?.enumerate() {
         match entry.context(array.key())? {
-            ArrayEntry::Chunk(chunk) => drop(array.erase(chunk)?),
+            ArrayEntry::Chunk(chunk) => drop(array.erase(chunk, WriteBack::unconfirmed())?),
             ArrayEntry::Value(name) => each_value(&name)?,
             ArrayEntry::Unlisted => {}
         }

@@ -6,7 +6,7 @@
 
 use super::document::{ATTEMPTS, contended, refused};
 use super::{ArrayDocument, DocumentKind, Hierarchy, REMOVED};
-use crate::array::{Array, ArrayEntry, Loaded, Scratch};
+use crate::array::{Array, ArrayEntry, Loaded, Scratch, WriteBack};
 use std::ops::Range;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
@@ -235,7 +235,7 @@ impl Hierarchy {
         let _alone = array.lock_replacing(&array.write_back_key(chunk));
         let _lock = array.lock_chunk(chunk)?;
         if spans.iter().any(|span| span.kept == 0) {
-            return array.erase(chunk);
+            return array.erase(chunk, WriteBack::unconfirmed());
         }
         if array.metadata().has_objects() {
             return Ok(false);

@@ -3,9 +3,8 @@
 
 use super::ShardedChunks;
 use super::pending::{PendingBytes, PendingChunk, PendingChunks};
-use crate::array::{Array, Ranges};
+use crate::array::{Array, Due, Ranges};
 use std::sync::Arc;
-use std::time::Instant;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
 use zarrfs_format::grid::ChunkId;
@@ -53,16 +52,9 @@ impl Array {
             .is_some_and(|chunks| !chunks.pending().is_empty())
     }
 
-    /// Returns the objects with pending chunks, the one that waits longest first.
-    pub fn pending_objects(&self) -> Vec<u64> {
-        self.in_shards()
-            .map_or_else(Vec::new, |chunks| chunks.pending().objects())
-    }
-
-    /// Returns the objects with pending chunks that have not changed for a while.
-    pub fn quiet_objects(&self, now: Instant) -> Vec<u64> {
-        self.in_shards()
-            .map_or_else(Vec::new, |chunks| chunks.pending().quiet(now))
+    /// Returns the objects that are due to be stored.
+    pub fn due(&self, due: Due) -> Vec<u64> {
+        self.chunks.due(self, due)
     }
 
     /// Returns the pending chunks.
@@ -74,17 +66,6 @@ impl Array {
     /// Returns the number of encoded bytes of the pending chunks.
     pub fn pending_size(&self) -> u64 {
         self.in_shards().map_or(0, |chunks| chunks.pending().size())
-    }
-
-    /// Returns the object that holds a chunk, if every chunk of that object is pending as a whole,
-    /// so that the new object keeps nothing of the stored one.
-    pub fn complete_object(&self, chunk: ChunkId) -> Option<u64> {
-        let chunks = self.in_shards()?;
-        let id = chunks.outer_shard(self, chunk);
-        chunks
-            .pending()
-            .is_complete(id.number, chunks.shards.count(id, &self.grid))
-            .then_some(id.number)
     }
 
     /// Returns whether a pending chunk reaches beyond the end of the first dimension: growth would

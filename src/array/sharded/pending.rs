@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::{self, Grant, lock};
@@ -24,9 +24,6 @@ const COST: usize = 256;
 /// Maximum number of pending chunks of all arrays: each takes about [`COST`] bytes wherever it
 /// waits.
 const MAX_PENDING: usize = 1 << 17;
-
-/// Number of locks that serialize the storing of objects.
-const STRIPES: usize = 16;
 
 /// Minimum time without a change after which an object is stored in the background.
 const QUIET: Duration = Duration::from_secs(1);
@@ -207,6 +204,8 @@ struct PendingObject {
     partial: usize,
     /// Times at which the first and the last chunk were handed over.
     times: Option<(Instant, Instant)>,
+    /// Whether the object could not be stored. It is tried again.
+    has_failed: bool,
 }
 
 impl PendingObject {
@@ -229,8 +228,6 @@ impl PendingObject {
 pub struct PendingChunks {
     /// Protects the chunks.
     objects: Mutex<BTreeMap<u64, PendingObject>>,
-    /// Each is held while some objects are stored. They protect no data.
-    storing: [Mutex<()>; STRIPES],
     /// Nanoseconds of the last put of an object.
     last_put: AtomicU64,
 }
@@ -289,8 +286,10 @@ impl PendingChunks {
         base: Option<Version>,
     ) -> Result<Option<Version>> {
         let mut objects = lock(&self.objects);
-        let found = objects.entry(object).or_default();
-        let (written, base) = match (written, found.chunks.get(&chunk)) {
+        let known = objects
+            .get(&object)
+            .and_then(|found| found.chunks.get(&chunk));
+        let (written, base) = match (written, known) {
             (None, _) => (None, None),
             (Some(written), None) => (Some(written.clone()), base),
             (Some(_), Some(known)) if known.bytes.is_none() && base.is_none() => (None, None),
@@ -306,9 +305,7 @@ impl PendingChunks {
             }
             _ => return Ok(None),
         };
-        let new = PendingChunk::new(bytes, written, base).inspect_err(|_| {
-            objects.retain(|_, found| !found.chunks.is_empty());
-        })?;
+        let new = PendingChunk::new(bytes, written, base)?;
         let found = objects.entry(object).or_default();
         let version = new.version.clone();
         found.insert(chunk, new);
@@ -382,9 +379,30 @@ impl PendingChunks {
 
     /// Returns the objects with pending chunks, the one that waits longest first.
     pub fn objects(&self) -> Vec<u64> {
+        self.objects_where(|_| true)
+    }
+
+    /// Returns the objects that have been quiet for long enough.
+    pub fn quiet(&self, now: Instant) -> Vec<u64> {
+        let last_put = Duration::from_nanos(self.last_put.load(Ordering::Relaxed));
+        let pause = last_put.saturating_mul(QUIET_PUTS).clamp(QUIET, MAX_QUIET);
+        self.objects_where(|object| {
+            object
+                .times
+                .is_some_and(|(_, last)| now.saturating_duration_since(last) >= pause)
+        })
+    }
+
+    /// Returns the objects that could not be stored.
+    pub fn failed(&self) -> Vec<u64> {
+        self.objects_where(|object| object.has_failed)
+    }
+
+    fn objects_where(&self, is_wanted: impl Fn(&PendingObject) -> bool) -> Vec<u64> {
         let objects = lock(&self.objects);
         let mut list: Vec<_> = objects
             .iter()
+            .filter(|(_, found)| is_wanted(found))
             .map(|(object, found)| (found.times.map(|(first, _)| first), *object))
             .collect();
         drop(objects);
@@ -392,24 +410,11 @@ impl PendingChunks {
         list.into_iter().map(|(_, object)| object).collect()
     }
 
-    /// Returns the objects that have been quiet for long enough.
-    pub fn quiet(&self, now: Instant) -> Vec<u64> {
-        let last_put = Duration::from_nanos(self.last_put.load(Ordering::Relaxed));
-        let pause = last_put.saturating_mul(QUIET_PUTS).clamp(QUIET, MAX_QUIET);
-        let mut quiet = Vec::new();
-        for (object, found) in lock(&self.objects).iter() {
-            if let Some((_, last)) = found.times
-                && now.saturating_duration_since(last) >= pause
-            {
-                quiet.push(*object);
-            }
+    /// Records that an object could not be stored.
+    pub fn record_failure(&self, object: u64) {
+        if let Some(found) = lock(&self.objects).get_mut(&object) {
+            found.has_failed = true;
         }
-        quiet
-    }
-
-    /// Locks the storing of an object.
-    pub fn lock_storing(&self, object: u64) -> MutexGuard<'_, ()> {
-        lock(&self.storing[object as usize % STRIPES])
     }
 
     /// Records the duration of a put.

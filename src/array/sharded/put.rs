@@ -13,7 +13,8 @@ use super::{
     LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, ShardedChunks,
     StoredChunk,
 };
-use crate::array::{Array, Flush, Ranges, Scratch};
+use crate::array::chunks::Chunks;
+use crate::array::{Array, Due, Ranges, Scratch, WriteBack};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,15 +69,9 @@ impl Array {
     ///
     /// The first error, after every object was tried.
     pub fn store_objects(&self) -> Result<()> {
-        let since = Instant::now();
+        let how = WriteBack::unconfirmed();
         let mut done = Ok(());
-        for object in self.pending_objects() {
-            // the document is not examined, so no loss is noticed
-            let how = Flush {
-                spill: None,
-                since,
-                lost: None,
-            };
+        for object in self.due(Due::All) {
             done = done.and(self.store_object(object, how));
         }
         done
@@ -87,22 +82,26 @@ impl Array {
     /// # Errors
     ///
     /// The chunks stay pending. If the array was replaced or became smaller, that is no error:
-    /// [`Flush::lost`] gets one for the lost bytes.
-    pub fn store_object(&self, object: u64, how: Flush) -> Result<()> {
+    /// the lost bytes are recorded.
+    pub fn store_object(&self, object: u64, how: WriteBack) -> Result<()> {
         self.chunks.flush(self, object, how)
     }
 }
 
 impl ShardedChunks {
+    /// Stores an object, so that there is space for another pending chunk. Returns whether there
+    /// was one that could be stored.
+    pub(super) fn make_space(&self, array: &Array, how: WriteBack) -> bool {
+        self.pending().objects().into_iter().any(|object| {
+            let since = Instant::now();
+            let stored = self.flush(array, object, WriteBack { since, ..how });
+            stored.map_err(|e| array.stats.not_stored(e)).is_ok()
+        })
+    }
+
     /// Stores the pending chunks of an object.
-    pub(super) fn store_object(&self, array: &Array, object: u64, how: Flush) -> Result<()> {
-        let Flush {
-            spill,
-            since,
-            mut lost,
-        } = how;
+    pub(super) fn store_object(&self, array: &Array, object: u64, how: WriteBack) -> Result<()> {
         let pending = self.pending();
-        let _storing = pending.lock_storing(object);
         let _alone = array.lock_replacing(&array.object_key(object));
         let Some((&first, _)) = pending.chunks(object).first_key_value() else {
             return Ok(());
@@ -111,16 +110,15 @@ impl ShardedChunks {
             return Ok(());
         }
         let key = array.stored_key(first);
-        let _lock = array.store.lock(&key, since)?;
-        array.replace_repeatedly(first, &format!(", {OR_CHANGING_TAGS}"), || {
-            if let Some(lost) = &mut lost {
-                array.confirm(true)?;
+        let _lock = array.store.lock(&key, how.since)?;
+        array.replace_repeatedly(first, &format!(", {OR_CHANGING_TAGS}"), how, || {
+            if how.losses.is_some() {
                 if array.freshness.is_replaced() {
                     pending.remove(object, &pending.chunks(object));
-                    lost(array.lost(first, "the array was replaced or deleted"));
+                    array.record_loss(first, "the array was replaced or deleted", how);
                     return Ok(true);
                 }
-                self.drop_outside(array, &pending, object, spill, *lost)?;
+                self.drop_outside(array, &pending, object, how)?;
             }
             let changes = pending.chunks(object);
             // a larger array shares these chunks and stores them
@@ -131,7 +129,7 @@ impl ShardedChunks {
                 return Ok(true);
             }
             let is_stored = self
-                .try_store_object(array, object, first, &changes, spill)
+                .try_store_object(array, object, first, &changes, how.spill)
                 .context(&key)?;
             if !is_stored {
                 self.forget_object(array, first);
@@ -187,14 +185,7 @@ impl ShardedChunks {
                 .map(|(chunk, change)| (*chunk, change.version.clone()));
             lock(&self.versions).record_put(object, version.as_ref(), new, versions);
         }
-        {
-            // a load in flight may be about to keep the former index, or to record that there is
-            // none
-            let id = self.outer_shard(array, first);
-            let _loading = self.lock_loading(id);
-            lock(&self.loaded).pop(&id);
-            lock(&self.missing).pop(&id.number);
-        }
+        self.drop_kept(self.outer_shard(array, first));
         pending.remove(object, changes);
         Ok(true)
     }
@@ -500,15 +491,13 @@ impl ShardedChunks {
     }
 
     /// Removes from the pending chunks of an object the bytes outside the array in the store, which
-    /// another program has made smaller. `lost` gets an error for each chunk. The rest of a chunk
-    /// is held in memory or in `spill`.
+    /// another program has made smaller.
     fn drop_outside(
         &self,
         array: &Array,
         pending: &PendingChunks,
         object: u64,
-        spill: Option<&Arc<SpillFile>>,
-        lost: &mut dyn FnMut(Error),
+        how: WriteBack,
     ) -> Result<()> {
         for (chunk, change) in pending.chunks(object) {
             let outside = array.outside(chunk);
@@ -532,12 +521,12 @@ impl ShardedChunks {
                 // stored chunk
                 let none = Some(Version::Pending(0));
                 new = Some(PendingChunk::new(
-                    Some(PendingBytes::hold(&copy, spill)?),
+                    Some(PendingBytes::hold(&copy, how.spill)?),
                     Some(written),
                     none,
                 )?);
             }
-            lost(array.lost(chunk, "the array became smaller"));
+            array.record_loss(chunk, "the array became smaller", how);
             pending.replace(object, chunk, &change, new);
         }
         Ok(())

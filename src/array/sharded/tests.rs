@@ -304,10 +304,9 @@ fn an_object_that_is_always_replaced_is_given_up() {
             bytes: &[7, 7],
             written: Some(&Ranges::from(0..1)),
             replaces: Replaces::Nothing,
-            spill: None,
         };
-        let put = array.store_if(ChunkId(0), new);
-        assert!(matches!(put.unwrap(), Put::Stored(_)));
+        let put = array.store_if(ChunkId(0), new, WriteBack::unconfirmed());
+        assert!(put.unwrap().is_some());
         assert!(load(&array, 0).is_err());
         assert!(
             reads() - before <= 3 * ATTEMPTS,

@@ -191,6 +191,9 @@ impl CachedChunk {
     }
 }
 
+/// The content of a slot before a load, and whether the latest opening has confirmed it.
+pub(in crate::cache) type Previous = Option<(CachedChunk, bool)>;
+
 /// A slot of the cache.
 pub(in crate::cache) enum Slot {
     /// A thread loads or revalidates it.
@@ -204,6 +207,28 @@ pub(in crate::cache) enum Slot {
         /// Whether an eviction has spared it once because it was prefetched.
         was_spared: bool,
     },
+}
+
+impl Slot {
+    /// Returns the content, and whether the latest opening has confirmed it.
+    pub fn content(&self, array: &Array) -> Previous {
+        match self {
+            Slot::Ready {
+                content, confirmed, ..
+            } => Some((content.clone(), array.freshness().is_current(*confirmed))),
+            Slot::Loading => None,
+        }
+    }
+
+    /// Returns a part of the content, if the latest opening has confirmed it.
+    pub fn part(&self, array: &Array, part: ChunkPart) -> Option<PartResult> {
+        match self {
+            Slot::Ready {
+                content, confirmed, ..
+            } if array.freshness().is_current(*confirmed) => content.part(part),
+            _ => None,
+        }
+    }
 }
 
 /// The number of an array, and an item of it.

@@ -5,7 +5,7 @@ use super::Part;
 use crate::array::{Array, Opening, Ranges, VersionTag};
 use crate::cache::Cache;
 use crate::cache::buffers::{Account, Decoded};
-use crate::cache::chunk_cache::{CacheKey, CachedChunk, CachedItem, DecodedPart, PartResult, Slot};
+use crate::cache::chunk_cache::{CacheKey, CachedItem, DecodedPart};
 use std::sync::{Arc, Mutex, MutexGuard};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::{self, lock};
@@ -23,22 +23,20 @@ pub(in crate::cache) struct DirtyChunk {
     pub write_back_lock: Mutex<()>,
     /// Held while the base is loaded or revalidated. Protects no data.
     pub load_lock: Mutex<()>,
-    /// Protects the bytes and their state.
-    state: Mutex<DirtyState>,
+    /// Protects the bytes and their state; `None` once the chunk has left the map of dirty chunks:
+    /// the caller must look up the chunk again.
+    state: Mutex<Option<DirtyState>>,
 }
 
 pub(in crate::cache) struct DirtyState {
     /// All bytes of the chunk, C layout. Bytes that were not written are valid only if `base` is
-    /// known. `None` once the chunk has left the map of dirty chunks: the caller must look up the
-    /// chunk again. Then methods that need the bytes return ESTALE, which never reaches a user.
-    pub bytes: Option<Arc<Decoded>>,
+    /// known.
+    bytes: Arc<Decoded>,
     /// The bytes that were written since the last write-back began.
     pub dirty: Ranges,
     /// The bytes that the write-back in flight stores.
     pub storing: Ranges,
     pub base: Base,
-    /// The opening in which the store has confirmed the base.
-    pub confirmed: Opening,
     /// Number of times that the base was loaded or the chunk was stored. A load compares it to
     /// notice a store meanwhile, and a write-back to notice a load: `load_lock` and
     /// `write_back_lock` exclude another of its own kind.
@@ -62,19 +60,19 @@ pub enum Creates {
 }
 
 /// The knowledge of the stored chunk below the written bytes.
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub(in crate::cache) enum Base {
     Unknown,
-    /// The bytes that were not written are those of this version. `None` stands for an
-    /// uninitialized chunk.
-    Known(Option<Version>),
+    /// The bytes that were not written are those of this version, which the store has confirmed in
+    /// this opening. `None` stands for an uninitialized chunk.
+    Known(Option<Version>, Opening),
 }
 
 impl Base {
     pub fn tag(&self) -> Option<VersionTag> {
         match self {
             Base::Unknown => None,
-            Base::Known(version) => Some(VersionTag::of(version.as_ref())),
+            Base::Known(version, _) => Some(VersionTag::of(version.as_ref())),
         }
     }
 }
@@ -103,8 +101,8 @@ impl Snapshot {
     pub fn replaces(&self) -> Replaces<'_> {
         match &self.base {
             Base::Unknown => Replaces::Anything,
-            Base::Known(None) => Replaces::Nothing,
-            Base::Known(Some(version)) => Replaces::Version(version),
+            Base::Known(None, _) => Replaces::Nothing,
+            Base::Known(Some(version), _) => Replaces::Version(version),
         }
     }
 }
@@ -117,7 +115,7 @@ impl DirtyChunk {
             number,
             write_back_lock: Mutex::default(),
             load_lock: Mutex::default(),
-            state: Mutex::new(state),
+            state: Mutex::new(Some(state)),
         }
     }
 
@@ -130,38 +128,24 @@ impl DirtyChunk {
         self.array.grid().chunk_size(self.chunk)
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, DirtyState> {
+    pub fn lock(&self) -> MutexGuard<'_, Option<DirtyState>> {
         lock(&self.state)
     }
 
     /// Returns the state if no other thread has locked it.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, DirtyState>> {
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Option<DirtyState>>> {
         self.state.try_lock().ok()
     }
 }
 
 impl DirtyState {
-    /// Returns the state of a chunk that is about to be written, with the bytes of its slot if that
-    /// has them.
-    pub fn over(slot: Option<&Slot>, inside: Option<Ranges>, account: Account) -> Self {
-        let (bytes, base, confirmed) = match slot {
-            Some(Slot::Ready {
-                content: CachedChunk::Whole(bytes, version, _),
-                confirmed,
-                ..
-            }) => (
-                Some(bytes.clone()),
-                Base::Known(Some(version.clone())),
-                *confirmed,
-            ),
-            _ => (None, Base::Unknown, Opening::default()),
-        };
+    /// Returns the state of a chunk of which nothing is written yet.
+    pub fn new(bytes: Arc<Decoded>, base: Base, inside: Option<Ranges>, account: Account) -> Self {
         let mut state = DirtyState {
             bytes,
             dirty: Ranges::default(),
             storing: Ranges::default(),
             base,
-            confirmed,
             generation: 0,
             creates: Creates::UnlessEmpty,
             inside,
@@ -174,35 +158,23 @@ impl DirtyState {
     /// Moves the written bytes into a state of the same chunk of `array`, which has another shape.
     /// Padding over which the array has grown is left out, whether written or stored, since the
     /// store has fill values there now.
-    pub fn transfer(
-        &mut self,
-        array: &Array,
-        chunk: ChunkId,
-        account: Account,
-    ) -> Option<DirtyState> {
-        let bytes = self.bytes.clone()?;
+    pub fn transfer(&mut self, array: &Array, chunk: ChunkId, account: Account) -> DirtyState {
         // no other write-back is in flight, but one that panicked may have left its snapshot
         self.undo_snapshot();
         let mut dirty = std::mem::take(&mut self.dirty);
         let mut base = self.base.clone();
         let now_inside = inside(array, chunk);
         if let Some(inside) = self.inside.as_ref().filter(|_| self.inside != now_inside) {
-            dirty.remove_all(&inside.complement(bytes.len()));
+            dirty.remove_all(&inside.complement(self.bytes.len()));
             base = Base::Unknown;
         }
         let mut moved = DirtyState {
-            bytes: Some(bytes),
             dirty,
-            storing: Ranges::default(),
-            base,
-            confirmed: self.confirmed,
-            generation: 0,
             creates: self.creates,
-            inside: now_inside,
-            account,
+            ..DirtyState::new(self.bytes.clone(), base, now_inside, account)
         };
         moved.count_ranges();
-        Some(moved)
+        moved
     }
 
     /// Counts the memory of the ranges, after they have changed. The ranges of a write-back in
@@ -215,38 +187,35 @@ impl DirtyState {
 
     /// Returns whether every byte was written: the base does not matter.
     pub fn is_fully_written(&self) -> bool {
-        self.bytes
-            .as_ref()
-            .is_some_and(|bytes| self.dirty.len() == bytes.len())
+        self.dirty.len() == self.bytes.len()
     }
 
     /// Returns whether all bytes are valid without asking the store.
     pub fn is_complete(&self, array: &Array) -> bool {
-        let is_known = self.base != Base::Unknown && array.freshness().is_current(self.confirmed);
-        self.bytes.is_some() && (is_known || self.is_fully_written())
+        let is_known = matches!(self.base, Base::Known(_, confirmed) if array.freshness().is_current(confirmed));
+        is_known || self.is_fully_written()
     }
 
     /// Returns all bytes of the chunk as a part.
-    pub fn part(&self) -> PartResult {
+    pub fn part(&self) -> DecodedPart {
         let tag = self
             .base
             .tag()
             .filter(|tag| *tag != VersionTag::UNINITIALIZED)
             .unwrap_or(VersionTag::UNSTORED);
-        let bytes = self.bytes.clone().ok_or_else(Error::stale)?;
-        Ok(Some(DecodedPart::whole(bytes, tag)))
+        DecodedPart::whole(self.bytes.clone(), tag)
     }
 
     /// Returns the bytes to write to: a copy if a reader or a write-back holds them.
     fn bytes_mut(&mut self, cache: &Cache) -> Result<&mut [u8]> {
-        let held = self.bytes.as_mut().ok_or_else(Error::stale)?;
-        if Arc::get_mut(held).is_none() {
-            let mut copy = cache.buffers.take(held.len());
-            memory::resize(&mut copy, held.len())?;
-            copy.copy_from_slice(held);
-            *held = cache.buffers.hold(copy);
+        if Arc::get_mut(&mut self.bytes).is_none() {
+            let mut copy = cache.buffers.take(self.bytes.len());
+            memory::resize(&mut copy, self.bytes.len())?;
+            copy.copy_from_slice(&self.bytes);
+            self.bytes = cache.buffers.hold(copy);
         }
-        Ok(Arc::get_mut(held).ok_or_else(Error::stale)?.bytes_mut())
+        let bytes = Arc::get_mut(&mut self.bytes).ok_or_else(Error::stale)?;
+        Ok(bytes.bytes_mut())
     }
 
     pub fn write(
@@ -281,12 +250,13 @@ impl DirtyState {
         let Some(inside) = &self.inside else {
             return Ok(());
         };
-        if self.base != Base::Unknown || self.is_fully_written() || !self.dirty.contains_all(inside)
+        if matches!(self.base, Base::Known(..))
+            || self.is_fully_written()
+            || !self.dirty.contains_all(inside)
         {
             return Ok(());
         }
-        let size = self.bytes.as_ref().ok_or_else(Error::stale)?.len();
-        for padding in self.dirty.complement(size).iter() {
+        for padding in self.dirty.complement(self.bytes.len()).iter() {
             array.metadata().write_fill(
                 &mut self.bytes_mut(cache)?[padding.clone()],
                 padding.start as u64,
@@ -304,39 +274,32 @@ impl DirtyState {
         mut loaded: Vec<u8>,
         base: Option<Version>,
         confirmed: Opening,
-    ) -> Result<()> {
-        let written = self.bytes.as_ref().ok_or_else(Error::stale)?;
+    ) {
         for range in self.storing.iter().chain(self.dirty.iter()) {
-            loaded[range.clone()].copy_from_slice(&written[range]);
+            loaded[range.clone()].copy_from_slice(&self.bytes[range]);
         }
-        self.bytes = Some(cache.buffers.hold(loaded));
-        self.base = Base::Known(base);
-        self.confirmed = confirmed;
+        self.bytes = cache.buffers.hold(loaded);
+        self.base = Base::Known(base, confirmed);
         self.generation += 1;
-        Ok(())
     }
 
     /// Returns the request to the store that is needed before all bytes are valid in `opening`.
     /// With `revalidate`, a known base is revalidated in any case.
     pub fn missing(&self, opening: Opening, revalidate: bool) -> Missing {
-        let Some(bytes) = &self.bytes else {
-            return Missing::Nothing;
-        };
-        if self.is_fully_written() || self.storing.len() == bytes.len() {
+        if self.is_fully_written() || self.storing.len() == self.bytes.len() {
             return Missing::Nothing;
         }
         match &self.base {
             Base::Unknown => Missing::Bytes,
-            Base::Known(version) if revalidate || self.confirmed < opening => {
+            Base::Known(version, confirmed) if revalidate || *confirmed < opening => {
                 Missing::Version(version.clone())
             }
-            Base::Known(_) => Missing::Nothing,
+            Base::Known(..) => Missing::Nothing,
         }
     }
 
     /// Begins a write-back of all dirty bytes. A known base has to be current.
-    pub fn snapshot(&mut self, opening: Opening) -> Result<Snapshot> {
-        let bytes = self.bytes.clone().ok_or_else(Error::stale)?;
+    pub fn snapshot(&mut self, opening: Opening) -> Snapshot {
         let is_fully_written = self.is_fully_written();
         let base = if is_fully_written {
             Base::Unknown
@@ -346,14 +309,14 @@ impl DirtyState {
         self.storing = std::mem::take(&mut self.dirty);
         let written = (!is_fully_written).then(|| self.storing.clone());
         self.count_ranges();
-        Ok(Snapshot {
-            bytes,
+        Snapshot {
+            bytes: self.bytes.clone(),
             opening,
             generation: self.generation,
             base,
             written,
             creates: self.creates,
-        })
+        }
     }
 
     /// Makes the bytes dirty again that a write-back was to store.
@@ -365,10 +328,6 @@ impl DirtyState {
 
 /// Returns the bytes of an edge chunk that belong to the array; `None` for any other chunk.
 pub(super) fn inside(array: &Array, chunk: ChunkId) -> Option<Ranges> {
-    array.grid().is_edge(chunk).then(|| {
-        let runs = array.grid().chunk_runs(chunk, 0..array.size());
-        runs.into_iter()
-            .map(|(_, run)| run.offset..run.offset + run.len)
-            .collect()
-    })
+    let grid = array.grid();
+    grid.is_edge(chunk).then(|| Ranges::inside(grid, chunk))
 }

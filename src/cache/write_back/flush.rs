@@ -3,13 +3,12 @@
 
 use super::DirtyChunk;
 use super::space::{ENCODERS, WRITE_BACK_THREADS};
-use crate::array::Array;
+use crate::array::{Array, Losses, WriteBack};
 use crate::cache::Cache;
 use crate::cache::chunk_cache::CachedItem;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
 use zarrfs_base::pool::{on_threads, processors};
@@ -33,7 +32,7 @@ impl Cache {
     /// in flight. A loss is recorded for the next close of a file of the array.
     pub fn flush_chunk(&self, array: &Array, chunk: ChunkId) -> Result<()> {
         match self.dirty_chunk(array, chunk) {
-            Some(dirty) => self.write_back(&dirty, Instant::now(), true),
+            Some(dirty) => self.write_back(&dirty, self.begin_write_back()),
             None => Ok(()),
         }
     }
@@ -47,23 +46,23 @@ impl Cache {
         let Some(dirty) = self.dirty_chunk(array, chunk) else {
             return Ok(());
         };
-        let mut lost = Ok(());
-        let stored = self.write_back_reporting(&dirty, Instant::now(), true, &mut |e| {
-            lost = Err(self.stats.not_stored(e));
-        });
-        lost.and(stored)
+        let losses = Losses::default();
+        let how = WriteBack {
+            losses: Some(&losses),
+            ..self.begin_write_back()
+        };
+        let stored = self.write_back(&dirty, how);
+        losses.take(|_| true).and(stored)
     }
 
     /// Stores all dirty chunks of an array, including those of the `Array`s that stood for it
-    /// before its metadata changed. Losses are recorded, and [`Cache::take_losses`] returns them.
+    /// before its metadata changed. Losses are recorded, and [`Cache::losses`] returns them.
     ///
     /// # Errors
     ///
     /// The first error, after every chunk was tried, or as soon as the store answers nothing at
     /// all. Chunks that were not stored stay dirty.
     pub fn flush_array(&self, array: &Array) -> Result<()> {
-        // a failure of this attempt records it again
-        self.take_unstored_object(array);
         self.flush_where(|of| of.key() == array.key())
     }
 
@@ -119,10 +118,11 @@ impl Cache {
         let list = self.lock().oldest_dirty(|array| array.id() == old.id());
         for dirty in list {
             let _write_back = lock(&dirty.write_back_lock);
-            let mut state = dirty.lock();
-            let Some(moved) = state.transfer(new, dirty.chunk, self.buffers.account()) else {
+            let mut locked = dirty.lock();
+            let Some(state) = locked.as_mut() else {
                 continue;
             };
+            let moved = state.transfer(new, dirty.chunk, self.buffers.account());
             let is_fully_written = moved.is_fully_written();
             let moved = DirtyChunk::new(new.clone(), dirty.chunk, dirty.number, moved);
             let mut all = self.lock();
@@ -132,7 +132,7 @@ impl Cache {
             all.insert_dirty(Arc::new(moved));
             drop(all);
             // last: a reader must find the chunk in one of the arrays
-            self.remove_dirty(&dirty, &mut state, None);
+            self.remove_dirty(&dirty, &mut locked, None);
         }
     }
 
@@ -151,11 +151,11 @@ impl Cache {
 
     /// Stores chunks, several at a time.
     pub(super) fn write_back_all(&self, list: &[Arc<DirtyChunk>]) -> Result<()> {
-        let since = Instant::now();
+        let how = self.begin_write_back();
         self.store_each(
             list,
             |dirty| &dirty.array,
-            |dirty| self.write_back(dirty, since, true),
+            |dirty| self.write_back(dirty, how),
         )
     }
 

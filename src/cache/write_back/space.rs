@@ -272,7 +272,10 @@ impl Cache {
         let Some((dirty, keep)) = next else {
             return Ok(false);
         };
-        self.write_back(&dirty, Instant::now(), keep)?;
+        self.write_back(&dirty, self.begin_write_back())?;
+        if !keep {
+            self.drop_items(&dirty.array, std::iter::once(dirty.key().1));
+        }
         Ok(true)
     }
 

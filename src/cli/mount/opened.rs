@@ -170,7 +170,7 @@ fn file_system(
     let tree = args.headers.tree(hierarchy, cache.clone());
     let fs = Arc::new(Fs::new(tree, cache.clone(), stats, options)?);
     if !read_only {
-        cache.store_quiet_objects()?;
+        cache.store_quiet()?;
     }
     if fs.concurrency() > 1 {
         fs.limit_syncs(args.store_args.remote.timeout);

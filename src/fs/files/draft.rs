@@ -3,6 +3,10 @@
 //! draft is shared by all processes that have the file open for writing, and becomes the file as a
 //! whole when it is closed.
 
+mod bytes;
+
+pub use bytes::DraftBytes;
+
 use super::{NewFile, OpenFile, copy_range};
 use crate::cache::{FoundBytes, Wait};
 use crate::fs::tree::Tree;
@@ -11,11 +15,10 @@ use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs, KernelPages};
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::SystemTime;
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
-use zarrfs_base::memory::{self, Grant, lock};
+use zarrfs_base::memory::{self, lock};
 use zarrfs_store::{Key, Permissions, StoreExt, read_at};
 
 /// A file that is being written.
@@ -31,18 +34,10 @@ pub struct Draft {
     content: Mutex<DraftContent>,
 }
 
-/// The future content of a file.
-pub enum DraftText {
-    /// Bytes in memory.
-    Memory(Vec<u8>),
-    /// An unnamed file, for an encoded value of any size.
-    File(File),
-}
-
 /// The content of a draft.
 pub struct DraftContent {
-    /// The future content of the file.
-    pub text: DraftText,
+    /// The future content of the file; that of an encoded value, which has any size, is in a file.
+    pub text: DraftBytes,
     /// Length of the text in bytes.
     pub len: u64,
     /// Whether the text differs from the stored one.
@@ -57,8 +52,6 @@ pub struct DraftContent {
     /// it can only be written after it was truncated, as a whole.
     is_complete: bool,
     fate: Fate,
-    /// Grant for the memory of the text.
-    memory: Grant,
 }
 
 /// The state of a draft's file.
@@ -114,12 +107,11 @@ impl Drafts {
         let memory = memory::take(stored.as_ref().map_or(0, Vec::capacity))?;
         memory::check_available()?;
         let changed = stored.is_none();
-        let text = stored.unwrap_or_default();
-        let len = text.len() as u64;
+        let bytes = stored.unwrap_or_default();
         let content = DraftContent {
-            len,
+            len: bytes.len() as u64,
             permissions,
-            ..DraftContent::new(DraftText::Memory(text), changed, memory)
+            ..DraftContent::new(DraftBytes::Memory { bytes, memory }, changed)
         };
         Ok(self.insert(node, inode, limit, content))
     }
@@ -137,7 +129,7 @@ impl Drafts {
         let content = DraftContent {
             is_complete: !exists,
             permissions,
-            ..DraftContent::new(DraftText::File(file), !exists, Grant::default())
+            ..DraftContent::new(DraftBytes::File(file), !exists)
         };
         self.insert(node, inode, i64::MAX as u64, content)
     }
@@ -225,14 +217,14 @@ impl Draft {
     /// and stays open.
     pub fn removed(
         (node, inode): (&Node, u64),
-        (text, memory): (DraftText, Grant),
+        text: DraftBytes,
         len: u64,
         limit: u64,
     ) -> Arc<Draft> {
         let content = DraftContent {
             len,
             fate: Fate::Removed,
-            ..DraftContent::new(text, false, memory)
+            ..DraftContent::new(text, false)
         };
         Arc::new(Draft {
             inode,
@@ -313,12 +305,7 @@ impl Draft {
             self.resize(&mut content, end)?;
         }
         if !data.is_empty() {
-            match &mut content.text {
-                DraftText::Memory(text) => {
-                    text[offset as usize..end as usize].copy_from_slice(data)
-                }
-                DraftText::File(file) => file.write_all_at(data, offset)?,
-            }
+            content.text.write(offset as usize, data)?;
             content.touch();
         }
         Ok(())
@@ -328,47 +315,15 @@ impl Draft {
         if len > self.limit {
             return Err(Error::system(libc::EFBIG).context(self.node().path()));
         }
-        let before = content.memory.bytes();
-        match &mut content.text {
-            DraftText::File(file) => file.set_len(len)?,
-            DraftText::Memory(text) => {
-                let more = (len as usize).saturating_sub(text.len());
-                let uncounted = (len as usize).saturating_sub(before);
-                let counted = content
-                    .memory
-                    .grow(uncounted)
-                    .and_then(|()| memory::check_available());
-                counted.map_err(|e| {
-                    content.memory.shrink_to(before);
-                    let errno = if e.kind() == Kind::Damaged {
-                        libc::EFBIG
-                    } else {
-                        e.errno()
-                    };
-                    Error::new(Kind::System(errno), e.message()).context(self.node().path())
-                })?;
-                text.try_reserve(more)
-                    .map_err(|_| Error::system(libc::ENOMEM))?;
-                text.resize(len as usize, 0);
-            }
-        }
+        let resized = content.text.resize(len as usize);
+        resized.map_err(|e| e.context(self.node().path()))?;
         content.len = len;
         Ok(())
     }
 }
 
-impl DraftText {
-    /// Returns the bytes of a text in memory.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            DraftText::Memory(text) => text,
-            DraftText::File(_) => &[],
-        }
-    }
-}
-
 impl DraftContent {
-    fn new(text: DraftText, changed: bool, memory: Grant) -> Self {
+    fn new(text: DraftBytes, changed: bool) -> Self {
         let modified = SystemTime::now();
         DraftContent {
             text,
@@ -379,7 +334,6 @@ impl DraftContent {
             refused: None,
             is_complete: true,
             fate: Fate::Named,
-            memory,
         }
     }
 
@@ -416,12 +370,12 @@ impl OpenFile for Draft {
         }
         let content = self.lock();
         match &content.text {
-            DraftText::Memory(text) => return Ok(copy_range(text, offset, len, out)),
-            DraftText::File(file) if content.is_complete => {
+            DraftBytes::Memory { bytes, .. } => return Ok(copy_range(bytes, offset, len, out)),
+            DraftBytes::File(file) if content.is_complete => {
                 out.resize(len, 0);
                 read_at(file, offset, out)?;
             }
-            DraftText::File(_) => {
+            DraftBytes::File(_) => {
                 let key = self.node().path();
                 let end = offset.saturating_add(len as u64);
                 let got = fs.store().get_range(&key, offset..end, out);

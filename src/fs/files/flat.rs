@@ -57,34 +57,45 @@ impl FlatFile {
         }
     }
 
-    /// Records a read before it is answered, so that the cache can load what comes next. Does
-    /// nothing if the array has to be looked up first.
-    pub fn record_access(&self, fs: &Fs, offset: u64, len: usize) {
+    /// Records a read before it is answered, so that the cache can load what comes next. Returns
+    /// the array, and whether its reader is sequential; `None` if the array has to be looked up
+    /// first.
+    pub fn record_access(&self, fs: &Fs, offset: u64, len: usize) -> Option<(Arc<Array>, bool)> {
         self.pending_drop.finish(fs);
         let array = self.array.known();
+        if array.is_superseded() {
+            return None;
+        }
         let end = offset.saturating_add(len as u64).min(array.size());
-        if offset < end && !array.is_superseded() {
-            fs.prefetcher.record_access(
+        let is_sequential = offset < end
+            && fs.prefetcher.record_access(
                 &self.readers,
                 &array,
                 offset,
                 end - offset,
                 self.is_kept_elsewhere,
             );
-        }
+        Some((array, is_sequential))
     }
 
-    /// Reads as [`OpenFile::read`] does, without a record of the request.
+    /// Reads as [`OpenFile::read`] does, without a record of the request. `recorded` is the result
+    /// of [`FlatFile::record_access`] just before.
     pub fn read_recorded(
         &self,
         fs: &Fs,
-        offset: u64,
-        len: usize,
+        recorded: Option<(Arc<Array>, bool)>,
+        (offset, len): (u64, usize),
         wait: Wait,
         out: &mut Vec<u8>,
     ) -> Result<FoundBytes> {
-        let Some(array) = self.array.latest_if(fs, wait)? else {
-            return Ok(FoundBytes::MustWait);
+        let (array, is_sequential) = match recorded {
+            Some(recorded) => recorded,
+            None => {
+                let Some(array) = self.array.latest_if(fs, wait)? else {
+                    return Ok(FoundBytes::MustWait);
+                };
+                (array, self.readers.is_sequential(offset))
+            }
         };
         let end = offset.saturating_add(len as u64);
         if !fs.waiting.wait_for(array.key(), &(offset..end), wait) {
@@ -95,7 +106,6 @@ impl FlatFile {
             out.clear();
             return Ok(FoundBytes::Copied);
         }
-        let is_sequential = self.readers.is_sequential(offset);
         if is_sequential
             && let Some(found) =
                 fs.prefetcher
@@ -288,10 +298,11 @@ impl OpenFile for FlatFile {
         wait: Wait,
         out: &mut Vec<u8>,
     ) -> Result<FoundBytes> {
-        if wait == Wait::Never {
-            self.record_access(fs, offset, len);
-        }
-        self.read_recorded(fs, offset, len, wait, out)
+        let recorded = match wait {
+            Wait::Never => self.record_access(fs, offset, len),
+            Wait::Allowed => None,
+        };
+        self.read_recorded(fs, recorded, (offset, len), wait, out)
     }
 
     fn write(

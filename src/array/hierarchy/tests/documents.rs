@@ -1,7 +1,7 @@
 //! Documents that are written and removed.
 
 use super::*;
-use crate::array::Scratch;
+use crate::array::{Scratch, WriteBack};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::Separator;
 use zarrfs_store::ByteRange;
@@ -354,7 +354,7 @@ fn an_array_outlives_its_document_until_its_directory_goes() {
         Kind::NotFound
     );
     array(&h, "x")
-        .erase(zarrfs_format::grid::ChunkId(0))
+        .erase(zarrfs_format::grid::ChunkId(0), WriteBack::unconfirmed())
         .unwrap();
     h.remove_node(&key("x")).unwrap();
     assert!(everything(&store).is_empty(), "{:?}", everything(&store));

@@ -1,6 +1,7 @@
 //! Groups, arrays and plain keys that are created, removed and renamed.
 
 use super::*;
+use crate::array::WriteBack;
 
 const GROUP: &str = "{\"zarr_format\": 2}";
 
@@ -212,7 +213,10 @@ fn arrays_are_removed_in_any_order() {
             for chunk in [0, 3] {
                 assert!(
                     array(&h, "x")
-                        .erase(zarrfs_format::grid::ChunkId(chunk))
+                        .erase(
+                            zarrfs_format::grid::ChunkId(chunk),
+                            WriteBack::unconfirmed()
+                        )
                         .unwrap()
                 );
             }

@@ -2,7 +2,7 @@
 //! keeps its value, any other is the fill value.
 
 use super::*;
-use crate::array::Scratch;
+use crate::array::{Scratch, WriteBack};
 use proptest::prelude::*;
 use zarrfs_base::json::json;
 use zarrfs_format::grid::ChunkId;
@@ -435,7 +435,10 @@ fn a_written_shape_changes_no_chunk_and_those_outside_can_be_deleted() {
         let outside = |name: &str| h.chunk_outside(&array(&h, "x"), name).unwrap();
         for name in ["2.1", "0.1"] {
             let (larger, chunk) = outside(name).unwrap();
-            assert!(larger.erase(chunk).unwrap(), "{text} {name}");
+            assert!(
+                larger.erase(chunk, WriteBack::unconfirmed()).unwrap(),
+                "{text} {name}"
+            );
             larger.store_objects().unwrap();
             assert!(outside(name).is_none(), "{text} {name}");
         }

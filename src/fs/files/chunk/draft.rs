@@ -2,20 +2,12 @@
 
 use crate::array::Array;
 use crate::cache::Ranges;
-use crate::fs::files::draft::DraftText;
+use crate::fs::files::draft::DraftBytes;
 use std::borrow::Cow;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use zarrfs_base::error::Result;
-use zarrfs_base::memory::{self, Grant};
-use zarrfs_base::spill_file::unnamed_file;
 use zarrfs_store::Version;
-
-/// Maximum size in bytes of a draft in memory, if there is memory to spare. Other drafts are in
-/// unnamed files.
-const IN_MEMORY: usize = 32 << 20;
 
 /// The future content of a chunk file that was created or truncated.
 #[derive(Default)]
@@ -32,19 +24,6 @@ pub struct ChunkDraft {
     pub written: Ranges,
     /// Whether a write went beyond the end.
     pub is_too_long: bool,
-}
-
-/// The bytes of a draft.
-pub enum DraftBytes {
-    /// Bytes in memory.
-    Memory {
-        /// The bytes, up to the end of the last write.
-        bytes: Vec<u8>,
-        /// Grant for the memory of the bytes.
-        memory: Grant,
-    },
-    /// An unnamed file.
-    File(File),
 }
 
 impl ChunkDraft {
@@ -102,64 +81,5 @@ impl ChunkDraft {
             }
         }
         Ok(())
-    }
-}
-
-impl DraftBytes {
-    /// Returns the bytes as those of a file that is no draft any more, and the grant for them.
-    pub fn into_text(self) -> (DraftText, Grant) {
-        match self {
-            DraftBytes::Memory { bytes, memory } => (DraftText::Memory(bytes), memory),
-            DraftBytes::File(file) => (DraftText::File(file), Grant::default()),
-        }
-    }
-
-    /// Returns an empty draft for `size` bytes, in memory if there is some to spare.
-    pub fn new(size: usize, directory: &Path) -> Result<Self> {
-        let mut memory = Grant::default();
-        if size <= IN_MEMORY && memory::check_available().is_ok() && memory.grow(size).is_ok() {
-            let mut bytes = Vec::new();
-            memory::reserve(&mut bytes, size)?;
-            return Ok(DraftBytes::Memory { bytes, memory });
-        }
-        Ok(DraftBytes::File(unnamed_file(directory)?))
-    }
-
-    /// Writes bytes, and zeros over a gap before them.
-    pub fn write(&mut self, offset: usize, data: &[u8]) -> Result<()> {
-        match self {
-            DraftBytes::Memory { bytes, .. } => {
-                let end = offset + data.len();
-                if bytes.len() < end {
-                    bytes.resize(end, 0);
-                }
-                bytes[offset..end].copy_from_slice(data);
-                Ok(())
-            }
-            DraftBytes::File(file) => Ok(file.write_all_at(data, offset as u64)?),
-        }
-    }
-
-    fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        match self {
-            DraftBytes::Memory { bytes, .. } => {
-                out.copy_from_slice(&bytes[offset..offset + out.len()])
-            }
-            DraftBytes::File(file) => file.read_exact_at(out, offset as u64)?,
-        }
-        Ok(())
-    }
-
-    /// Returns all `size` bytes of a complete draft.
-    pub fn whole(&self, size: usize) -> Result<Cow<'_, [u8]>> {
-        match self {
-            DraftBytes::Memory { bytes, .. } => Ok(Cow::Borrowed(bytes)),
-            DraftBytes::File(_) => {
-                memory::check_chunk(size)?;
-                let mut bytes = memory::zeroed(size)?;
-                self.read(0, &mut bytes)?;
-                Ok(Cow::Owned(bytes))
-            }
-        }
     }
 }

@@ -2,11 +2,11 @@
 //! until they are closed, and take writes that no other program sees. The bytes are in memory if
 //! there is some to spare, or in an unnamed file.
 
-use super::draft::{ChunkDraft, DraftBytes};
+use super::draft::ChunkDraft;
 use super::{ChunkFile, Draft};
 use crate::cache::Wait;
-use crate::fs::files::Handles;
-use crate::fs::files::OpenFile;
+use crate::fs::files::draft::DraftBytes;
+use crate::fs::files::{Handles, OpenFile};
 use crate::fs::tree::Node;
 use crate::fs::{Change, Fs};
 use std::sync::{Arc, MutexGuard};
@@ -70,12 +70,7 @@ impl Fs {
             at += piece.len();
         }
         let limit = size.max(at) as u64;
-        Ok(Draft::removed(
-            (node, inode),
-            bytes.into_text(),
-            at as u64,
-            limit,
-        ))
+        Ok(Draft::removed((node, inode), bytes, at as u64, limit))
     }
 }
 

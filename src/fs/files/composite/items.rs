@@ -139,7 +139,7 @@ pub fn read_exact(
     let len = (range.end - range.start) as usize;
     let found = of
         .flat
-        .read_recorded(fs, of.start + range.start, len, wait, out)?;
+        .read_recorded(fs, None, (of.start + range.start, len), wait, out)?;
     if matches!(found, FoundBytes::MustWait) || found.bytes(out).len() == len {
         Ok(found)
     } else {

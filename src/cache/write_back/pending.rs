@@ -1,18 +1,11 @@
-//! When the write-back stores objects that hold several chunks. A write-back of such a chunk makes
-//! it *pending*: it waits for its object, which is stored
-//!
-//! * when all of its chunks are pending as a whole, by the write-back of the last one,
-//! * when the array is flushed: at close of its flat bytes, fsync, sync and unmount,
-//! * when it was not changed for a while,
-//! * when neither memory nor the spill file has space for another chunk: then the one that waits
-//!   longest comes first.
-//!
-//! How an object is stored, and what its chunks are until then, is not known here.
+//! Arrays with *pending* chunks: they were put and wait below for others, which are stored together
+//! with them. `array` says when such chunks are due to be stored; this module asks it after each
+//! change, at a flush and on a thread of its own, and stores what is due.
 //!
 //! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still
 //! dirty. So a flush finds it.
 
-use crate::array::{Array, Flush, are_too_many};
+use crate::array::{Array, Due, WriteBack};
 use crate::cache::{Cache, State};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -37,8 +30,8 @@ impl State {
 }
 
 impl Cache {
-    /// Stores objects that are quiet, on a thread that ends with the cache.
-    pub fn store_quiet_objects(self: &Arc<Self>) -> Result<()> {
+    /// Stores pending chunks that are quiet, on a thread that ends with the cache.
+    pub fn store_quiet(self: &Arc<Self>) -> Result<()> {
         let cache = Arc::downgrade(self);
         let spawned = thread::Builder::new()
             .name("quiet-objects".into())
@@ -78,16 +71,20 @@ impl Cache {
         }
     }
 
-    /// Records that a chunk of an array was erased. Stores its object if all its chunks were erased
-    /// or written.
-    pub fn record_erased(&self, array: &Arc<Array>, chunk: ChunkId) {
+    /// Erases a chunk from the store and from the cache. Returns whether there was one.
+    pub fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
+        let was_written = self.is_dirty(array, chunk);
+        // do this without the chunk's lock: it waits for a write-back, which takes that lock
+        self.discard_chunk(array, chunk);
+        let erased = array
+            .lock_chunk(chunk)
+            .and_then(|_lock| array.erase(chunk, self.begin_write_back()));
         self.add_pending(array);
-        if let Some(object) = array.complete_object(chunk) {
-            // the next close of a file of the array reports a failure
-            let _ = self.store_object(array, object, Instant::now());
-        } else if are_too_many() {
-            self.free_pending_space(array);
-        }
+        // the next close of a file of the array reports a failure
+        let _ = self.store_after(array, chunk, self.begin_write_back());
+        // another reader may have loaded the chunk meanwhile
+        self.discard_chunk(array, chunk);
+        Ok(erased? || was_written)
     }
 
     /// Returns whether an array for which `of` returns true has pending chunks.
@@ -109,7 +106,10 @@ impl Cache {
             .values()
             .filter(|array| of(array))
             .cloned()
-            .partition(|array| state.has_newer_pending(array));
+            .partition(|array| {
+                let mut others = state.pending.values();
+                others.any(|other| other.key() == array.key() && other.id() > array.id())
+            });
         [older, newest]
     }
 
@@ -127,72 +127,51 @@ impl Cache {
     /// Writes back the dirty chunks of an array. Those of objects that hold several then wait there
     /// for others, unless an object could not be stored in the background.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
-        if self.take_unstored_object(array) {
+        if self.has_pending(|of| of.key() == array.key() && !of.due(Due::Failed).is_empty()) {
             return self.flush_array(array);
         }
         self.write_back_where(|of| of.key() == array.key())
     }
 
-    /// Stores the objects with pending chunks of the arrays for which `of` returns true, several at
-    /// a time.
+    /// Stores all pending chunks of the arrays for which `of` returns true.
     pub(super) fn store_pending(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
-        let since = Instant::now();
+        let how = self.begin_write_back();
         let mut done = Ok(());
         for arrays in self.with_pending(of) {
             let mut list = Vec::new();
             for array in &arrays {
-                let objects = array.pending_objects();
+                let objects = array.due(Due::All);
                 list.extend(objects.into_iter().map(|object| (array, object)));
             }
             done = done.and(self.store_each(
                 &list,
                 |(array, _)| array,
-                |(array, object)| self.store_object(array, *object, since),
+                |(array, object)| self.store_object(array, *object, how),
             ));
         }
         self.lock().retain_pending();
         done
     }
 
-    /// Stores the pending chunks of an object.
-    pub(super) fn store_object(
-        &self,
-        array: &Arc<Array>,
-        object: u64,
-        since: Instant,
-    ) -> Result<()> {
-        let stored = self.in_flight(array, || {
-            let how = Flush {
-                spill: self.spill.as_ref(),
-                since,
-                lost: Some(&mut |e| self.record_loss(array, e)),
-            };
-            array.store_object(object, how)
-        });
-        stored.inspect_err(|_| self.record_unstored_object(array))
+    /// Stores the pending chunks that are due after a chunk was put or erased.
+    pub(super) fn store_after(&self, array: &Array, chunk: ChunkId, how: WriteBack) -> Result<()> {
+        let mut due = array.due(Due::After(chunk)).into_iter();
+        due.try_for_each(|object| self.store_object(array, object, how))
     }
 
-    /// Stores an object of `array`, so that there is space for another pending chunk. Returns
-    /// whether there was one that could be stored.
-    pub(super) fn free_pending_space(&self, array: &Arc<Array>) -> bool {
-        let objects = array.pending_objects();
-        objects
-            .into_iter()
-            .any(|object| self.store_object(array, object, Instant::now()).is_ok())
+    fn store_object(&self, array: &Array, object: u64, how: WriteBack) -> Result<()> {
+        self.in_flight(array, || array.store_object(object, how))
     }
 
-    /// Begins to store the objects that are quiet at `now`. Returns the time until the next call;
-    /// `None` if no array has pending chunks.
+    /// Begins to store the pending chunks that are quiet at `now`. Returns the time until the next
+    /// call; `None` if no array has pending chunks.
     fn begin_storing_quiet(self: &Arc<Self>, now: Instant) -> Option<Duration> {
         let [older, newest] = self.with_pending(|_| true);
         let pause = (!older.is_empty() || !newest.is_empty()).then_some(LOOK);
-        let older = older
-            .into_iter()
-            .map(|array| (array.pending_objects(), array));
-        let newest = newest
-            .into_iter()
-            .map(|array| (array.quiet_objects(now), array));
-        for (objects, array) in older.chain(newest) {
+        let older = older.into_iter().map(|array| (array, Due::All));
+        let newest = newest.into_iter().map(|array| (array, Due::Quiet(now)));
+        for (array, due) in older.chain(newest) {
+            let objects = array.due(due);
             if objects.is_empty() || !self.lock().may_write_back(array.id(), 1) {
                 continue;
             }
@@ -200,7 +179,7 @@ impl Cache {
             let spawned = thread::Builder::new().name("store".into()).spawn(move || {
                 for object in objects {
                     // the next close of a file of the array reports a failure
-                    let _ = cache.store_object(&array, object, Instant::now());
+                    let _ = cache.store_object(&array, object, cache.begin_write_back());
                 }
                 cache.lock().retain_pending();
             });
@@ -213,16 +192,7 @@ impl Cache {
     }
 }
 
-impl State {
-    /// Returns whether another array with pending chunks has superseded this one.
-    fn has_newer_pending(&self, array: &Array) -> bool {
-        self.pending
-            .values()
-            .any(|other| other.key() == array.key() && other.id() > array.id())
-    }
-}
-
-/// Stores quiet objects until the cache is dropped.
+/// Stores quiet chunks until the cache is dropped.
 fn run(cache: &Weak<Cache>) {
     while let Some(cache) = cache.upgrade() {
         let pause = cache.begin_storing_quiet(Instant::now());
