@@ -329,7 +329,7 @@ def compressed(rng):
     arrays += [rng.integers(0, 256, 5003, "u1"), (smooth * 10).astype("<i2"), smooth.astype("<f4"), smooth[:6000]]
     arrays += [np.zeros(70001, "u1"), rng.integers(0, 3, 30).astype("<U10"), rng.integers(0, 99, 999).astype("V3")]
     for config, array in itertools.product(compressors(), arrays):
-        slow = config.get("clevel", 0) == 9 or config.get("level", 0) > 9
+        slow = config.get("clevel", 0) == 9 or (config.get("level") or 0) > 9
         if not (slow and array.nbytes > 20000):
             case(config, array, "round trip")
 

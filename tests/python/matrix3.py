@@ -157,7 +157,7 @@ class Case:
               and not self.library and rng.random() < 0.12):
             serializer = Pcodec()
         elif (kind.is_number and kind.storage.kind in "if" and kind.storage.itemsize > 3 and 0 < rank < 5
-              and not self.filter and not self.library and rng.random() < 0.2):
+              and not self.filter and not self.library and rng.random() < 0.5):
             serializer = Zfp(rng.random() < 0.5)
         else:
             document = None

@@ -4,9 +4,7 @@
 
 use super::items::not_numeric;
 use super::spec::lacking_in_numcodecs;
-use super::{
-    Codec, CodecConfig, CodecError, CodecResult, CodecSpec, ItemTypes, Size, buffer, encode_only,
-};
+use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, ItemTypes, buffer};
 use flac_codec::encode::{FlacSampleWriter, Options};
 use flac_codec::metadata::read_info;
 use flac_codec::stream::{
@@ -42,40 +40,22 @@ const SAMPLE: usize = 2;
 /// Length of the marker and the first metadata block of a file in bytes.
 const HEAD: usize = 42;
 
+/// Maximum number of samples of each channel in a frame that any player can play.
+const MAX_BLOCK: usize = 4608;
+
 /// Number of samples that are encoded at a time.
 const BATCH: usize = 1 << 13;
 
 /// The compressor `flac`.
 pub struct Flac {
     channels: u8,
-    params: CodecResult<Params>,
-}
-
-/// The parameters of the encoder.
-#[derive(Clone, Copy)]
-struct Params {
     level: i64,
     sample_rate: u32,
-    /// Maximum number of samples of each channel in a frame.
-    block: u16,
-}
-
-impl Params {
-    fn new(config: &CodecConfig) -> Result<Self> {
-        let sample_rate = config.int("sample_rate", 48_000, 1, (1 << 20) - 1)? as u32;
-        // what any player can play
-        let max = if sample_rate <= 48_000 { 4608 } else { 16_384 };
-        Ok(Params {
-            level: config.int("level", 5, i64::MIN, i64::MAX)?,
-            sample_rate,
-            block: config.int("blocksize", max, 16, i64::MAX)?.min(max) as u16,
-        })
-    }
 }
 
 impl Flac {
     /// Creates the compressor from its parameters, and from `dtype` and `shape`, which the caller
-    /// adds. Decoding needs only `dtype`.
+    /// adds. The size of frames is not that of `blocksize`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         if config.text("dtype", "")? != "<i2" {
             return Err(not_numeric(config, "dtype"));
@@ -84,7 +64,8 @@ impl Flac {
         let is_stereo = shape.is_some_and(|shape| shape.len() == 2 && shape[1] == 2);
         Ok(Flac {
             channels: if is_stereo { 2 } else { 1 },
-            params: encode_only(Params::new(config)),
+            level: config.int("level", 5, i64::MIN, i64::MAX)?,
+            sample_rate: config.int("sample_rate", 48_000, 1, (1 << 20) - 1)? as u32,
         })
     }
 }
@@ -221,14 +202,6 @@ fn decode_frame(frame: Frame, out: &mut [u8]) -> CodecResult<usize> {
 }
 
 impl Codec for Flac {
-    fn encoded_size(&self, decoded: usize) -> Size {
-        let block = self.params.as_ref().map_or(16, |params| params.block);
-        // a frame that cannot be compressed has a header, and a difference takes 17 bits
-        let frames = (decoded / SAMPLE).div_ceil(block.into());
-        let overhead = frames.saturating_mul(32).saturating_add(decoded / 16);
-        Size::AtMost(decoded.saturating_add(overhead).saturating_add(1024))
-    }
-
     fn decode(&self, encoded: &[u8], out: &mut [u8]) -> CodecResult<usize> {
         let info = read_info(encoded).map_err(failed)?;
         if u32::from(info.bits_per_sample) != 8 * SAMPLE as u32 {
@@ -249,19 +222,18 @@ impl Codec for Flac {
     }
 
     fn encode(&self, decoded: &[u8], out: &mut Vec<u8>) -> CodecResult<()> {
-        let params = self.params.clone()?;
         let samples = buffer::count(decoded, SAMPLE)?;
-        let options = match params.level {
+        let options = match self.level {
             0..3 => Options::fast(),
             3..7 => Options::default(),
             _ => Options::best(),
         };
-        let block = (samples / usize::from(self.channels)).clamp(16, params.block.into());
+        let block = (samples / usize::from(self.channels)).clamp(16, MAX_BLOCK);
         let options = options.block_size(block as u16).map_err(failed)?;
         let mut writer = FlacSampleWriter::new(
             Cursor::new(out),
             options.no_padding().no_seektable(),
-            params.sample_rate,
+            self.sample_rate,
             8 * SAMPLE as u32,
             self.channels,
             Some(samples as u64),

@@ -5,7 +5,7 @@
 
 use super::items::{Items, not_numeric};
 use super::scalar::Scalar;
-use super::spec::lacking_in_numcodecs;
+use super::spec::{lacking_in_numcodecs, refused};
 use super::v3::with_dtype;
 use super::{
     Codec, CodecConfig, CodecError, CodecKind, CodecResult, CodecSpec, ItemTypes, Size, buffer,
@@ -16,7 +16,6 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use zarrfs_base::error::Result;
 use zarrfs_base::json::{self, Value};
-use zarrfs_base::memory;
 use zfp_rs::{
     ZfpBitStream, ZfpConfig, ZfpDimensionality, ZfpField, ZfpFieldMut, ZfpHeaderMask, ZfpMode,
     ZfpScalar, ZfpScalarType, ZfpStreamAlignment,
@@ -61,14 +60,19 @@ pub const ZFPY: CodecSpec = CodecSpec {
     v3_names: &["numcodecs.zfpy"],
     kind: CodecKind::ArrayToBytes,
     parse: with_dtype,
-    accepts: |_, name, value| Ok(!value.is_null() || name == "compression_kwargs"),
+    check_input: |config, _| {
+        let why = "numcodecs has it only together with another package, zfpy";
+        Err(refused(config, why))
+    },
+    accepts: |_, _, _| Ok(true),
     ..CodecSpec::BYTES
 };
 
 /// The codec `zfp`, or `zfpy` with a header.
 pub struct Zfp {
     scalar: Scalar,
-    numbers: Numbers,
+    zfp_type: ZfpScalarType,
+    promotion: Option<(i128, u32)>,
     has_header: bool,
     /// The shape of a chunk in items, the last dimension first; `None` for one dimension of any
     /// length.
@@ -76,36 +80,23 @@ pub struct Zfp {
     config: CodecResult<ZfpConfig>,
 }
 
-/// The numbers as which items are compressed.
-#[derive(Clone, Copy)]
-struct Numbers {
-    zfp_type: ZfpScalarType,
-    /// What is subtracted from an item, and the bits by which the difference is shifted; `None` for
-    /// items that zfp has.
-    promotion: Option<(i128, u32)>,
-}
-
-impl Numbers {
-    fn of(scalar: Scalar) -> Option<Self> {
-        use Scalar::*;
-        let (zfp_type, promotion) = match scalar {
-            I8 => (ZfpScalarType::I32, Some((0, 23))),
-            U8 => (ZfpScalarType::I32, Some((1 << 7, 23))),
-            I16 => (ZfpScalarType::I32, Some((0, 15))),
-            U16 => (ZfpScalarType::I32, Some((1 << 15, 15))),
-            I32 => (ZfpScalarType::I32, None),
-            U32 => (ZfpScalarType::I32, Some((0, 0))),
-            I64 => (ZfpScalarType::I64, None),
-            U64 => (ZfpScalarType::I64, Some((0, 0))),
-            F32 => (ZfpScalarType::F32, None),
-            F64 => (ZfpScalarType::F64, None),
-            _ => return None,
-        };
-        Some(Numbers {
-            zfp_type,
-            promotion,
-        })
-    }
+/// Returns the type as which numbers are compressed, and for those that zfp lacks a number that is
+/// subtracted and the bits by which the difference is shifted.
+fn zfp_type(scalar: Scalar) -> Option<(ZfpScalarType, Option<(i128, u32)>)> {
+    use Scalar::*;
+    Some(match scalar {
+        I8 => (ZfpScalarType::I32, Some((0, 23))),
+        U8 => (ZfpScalarType::I32, Some((1 << 7, 23))),
+        I16 => (ZfpScalarType::I32, Some((0, 15))),
+        U16 => (ZfpScalarType::I32, Some((1 << 15, 15))),
+        I32 => (ZfpScalarType::I32, None),
+        U32 => (ZfpScalarType::I32, Some((0, 0))),
+        I64 => (ZfpScalarType::I64, None),
+        U64 => (ZfpScalarType::I64, Some((0, 0))),
+        F32 => (ZfpScalarType::F32, None),
+        F64 => (ZfpScalarType::F64, None),
+        _ => return None,
+    })
 }
 
 impl Zfp {
@@ -114,20 +105,21 @@ impl Zfp {
     pub fn new(config: &CodecConfig, has_header: bool) -> Result<Self> {
         let items = Items::param(config, "dtype")?
             .filter(|items| !items.swapped && cfg!(target_endian = "little"));
-        let typed = items.and_then(|items| Some((items.scalar, Numbers::of(items.scalar)?)));
-        let (scalar, numbers) = typed
-            .filter(|(_, numbers)| !has_header || numbers.promotion.is_none())
+        let scalar = items.map_or(Scalar::Bool, |items| items.scalar);
+        let (zfp_type, promotion) = zfp_type(scalar)
+            .filter(|(_, promotion)| !has_header || promotion.is_none())
             .ok_or_else(|| not_numeric(config, "dtype"))?;
         let dims = dims(config);
         let mode = dims
             .clone()
-            .and_then(|dims| mode(config, has_header, numbers.zfp_type, dims));
+            .and_then(|dims| mode(config, has_header, zfp_type, dims));
         if !has_header {
             mode.clone()?;
         }
         Ok(Zfp {
             scalar,
-            numbers,
+            zfp_type,
+            promotion,
             has_header,
             dims: dims.ok().flatten(),
             config: encode_only(mode),
@@ -217,11 +209,6 @@ fn failed(error: impl Display) -> CodecError {
     CodecError::new(format!("zfp: {error}"))
 }
 
-/// Returns a buffer for `items` of `size` bytes.
-fn zeroed(items: usize, size: usize) -> CodecResult<Vec<u8>> {
-    memory::zeroed(buffer::total(items, size)?).map_err(|e| failed(e.message()))
-}
-
 /// Returns the number of items of a shape, or an error on overflow.
 fn count(dims: &[usize; 4]) -> CodecResult<usize> {
     let lengths = dims.iter().filter(|len| **len > 0);
@@ -287,43 +274,25 @@ macro_rules! with_zfp_type {
     };
 }
 
-/// Returns the number in `item`, an integer.
-fn load(item: &[u8], is_signed: bool) -> i128 {
-    let bits = word::load(item, false);
-    let unused = 64 - 8 * item.len();
-    if is_signed {
-        i128::from((bits << unused) as i64 >> unused)
-    } else {
-        i128::from(bits)
+/// Writes for each integer of `size` bytes in `from` the one that `step` returns to `to`.
+fn each(
+    (from, size, is_signed): (&[u8], usize, bool),
+    (to, wanted): (&mut [u8], usize),
+    mut step: impl FnMut(i128) -> i128,
+) {
+    let unused = 64 - 8 * size;
+    for (item, to) in from.chunks_exact(size).zip(to.chunks_exact_mut(wanted)) {
+        let bits = word::load(item, false);
+        let number = if is_signed {
+            i128::from((bits << unused) as i64 >> unused)
+        } else {
+            i128::from(bits)
+        };
+        word::store(step(number) as u64, to, false);
     }
 }
 
 impl Zfp {
-    /// Returns the integers in `decoded` as zfp takes them.
-    fn promoted(&self, (bias, shift): (i128, u32), decoded: &[u8]) -> CodecResult<Vec<u8>> {
-        let (size, wide) = (self.scalar.size(), self.numbers.zfp_type.size());
-        let mut out = zeroed(decoded.len() / size, wide)?;
-        let limit = 1 << (8 * wide - 1);
-        for (item, to) in decoded.chunks_exact(size).zip(out.chunks_exact_mut(wide)) {
-            let number = load(item, self.scalar.is_signed());
-            if number >= limit {
-                return Err(failed(format!("{number} is more than it can encode")));
-            }
-            word::store(((number - bias) << shift) as u64, to, false);
-        }
-        Ok(out)
-    }
-
-    /// Writes the integers `wide`, as zfp returns them, to `out`.
-    fn demote(&self, (bias, shift): (i128, u32), wide: &[u8], out: &mut [u8]) {
-        let range = self.scalar.range();
-        let items = wide.chunks_exact(self.numbers.zfp_type.size());
-        for (item, to) in items.zip(out.chunks_exact_mut(self.scalar.size())) {
-            let number = (load(item, true) >> shift) + bias;
-            word::store(number.clamp(range.start, range.end - 1) as u64, to, false);
-        }
-    }
-
     /// Decodes `stream` into the front of `out`, and returns the number of bytes written.
     fn decode_stream(&self, stream: &mut ZfpBitStream, out: &mut [u8]) -> CodecResult<usize> {
         if self.has_header {
@@ -336,15 +305,18 @@ impl Zfp {
         }
         let config = self.config.as_ref().map_err(Clone::clone)?;
         let dims = self.dims_of(out.len() / self.scalar.size());
-        let zfp_type = self.numbers.zfp_type;
-        let Some(promotion) = self.numbers.promotion else {
+        let zfp_type = self.zfp_type;
+        let Some((bias, shift)) = self.promotion else {
             return with_zfp_type!(zfp_type, decompress(stream, config, dims, out));
         };
-        let count = count(&dims)?;
-        let out = buffer::front(out, buffer::total(count, self.scalar.size())?)?;
-        let wide = &mut zeroed(count, zfp_type.size())?;
-        with_zfp_type!(zfp_type, decompress(stream, config, dims, wide))?;
-        self.demote(promotion, wide, out);
+        let (size, range) = (self.scalar.size(), self.scalar.range());
+        let out = buffer::front(out, buffer::total(count(&dims)?, size)?)?;
+        let mut wide = vec![0; out.len() / size * zfp_type.size()];
+        let room = &mut wide[..];
+        with_zfp_type!(zfp_type, decompress(stream, config, dims, room))?;
+        each((&wide, zfp_type.size(), true), (out, size), |number| {
+            ((number >> shift) + bias).clamp(range.start, range.end - 1)
+        });
         Ok(out.len())
     }
 
@@ -358,7 +330,7 @@ impl Codec for Zfp {
     fn encoded_size(&self, decoded: usize) -> Size {
         let dims = self.dims_of(decoded / self.scalar.size());
         let config = self.config.as_ref().ok();
-        let max = config.and_then(|config| config.maximum_size(self.numbers.zfp_type, dims));
+        let max = config.and_then(|config| config.maximum_size(self.zfp_type, dims));
         Size::AtMost(max.unwrap_or(decoded))
     }
 
@@ -383,7 +355,7 @@ impl Codec for Zfp {
     }
 
     fn encoder_memory(&self, decoded: usize) -> usize {
-        let wide = self.numbers.zfp_type.size() / self.scalar.size();
+        let wide = self.zfp_type.size() / self.scalar.size();
         let encoded = self.encoded_size(decoded).max();
         encoded.saturating_add(decoded.saturating_mul(wide))
     }
@@ -395,14 +367,25 @@ impl Codec for Zfp {
         if count(&dims)? != items {
             return Err(failed("not a whole chunk"));
         }
-        let numbers = match self.numbers.promotion {
-            Some(promotion) => Cow::Owned(self.promoted(promotion, decoded)?),
-            None => Cow::Borrowed(decoded),
-        };
+        let mut numbers = Cow::Borrowed(decoded);
+        if let Some((bias, shift)) = self.promotion {
+            let (size, wide) = (self.scalar.size(), self.zfp_type.size());
+            let input = (decoded, size, self.scalar.is_signed());
+            let mut largest = 0;
+            let mut promoted = vec![0; items * wide];
+            each(input, (&mut promoted, wide), |number| {
+                largest = number.max(largest);
+                (number - bias) << shift
+            });
+            if largest >= 1 << (8 * wide - 1) {
+                return Err(failed(format!("{largest} is more than it can encode")));
+            }
+            numbers = Cow::Owned(promoted);
+        }
         let sizes = (dims, self.encoded_size(decoded.len()).max());
         let header = self.has_header;
         with_zfp_type!(
-            self.numbers.zfp_type,
+            self.zfp_type,
             compress(config, sizes, header, &numbers, out)
         )
     }

@@ -113,10 +113,7 @@ fn only_16_bit_samples_are_accepted() {
     file[20] |= 1;
     let e = decoded(&*flac, &file, 72).unwrap_err();
     assert!(e.0.contains("16 bits"), "{}", e.0);
-    for wrong in [r#""blocksize": 15"#, r#""sample_rate": 0"#] {
-        let flac = codec(&format!(r#"{{"id": "flac", "dtype": "<i2", {wrong}}}"#), 2);
-        assert!(flac.encode(&[0; 4], &mut Vec::new()).is_err(), "{wrong}");
-    }
+    refused(r#"{"id": "flac", "dtype": "<i2", "sample_rate": 0}"#);
 }
 
 #[test]
