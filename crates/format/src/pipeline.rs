@@ -496,8 +496,8 @@ fn item_types(config: &CodecConfig) -> ItemTypes {
     spec_of(&config.id).map_or(ItemTypes::Bytes, |spec| spec.items)
 }
 
-/// Returns `config`. A codec of numbers that does not state their type or the shape of the chunk gets
-/// `dtype` and `shape`.
+/// Returns `config`. A codec of numbers that does not state their type or the shape of the chunk
+/// gets `dtype` and `shape`.
 fn with_input<'a>(
     config: &'a CodecConfig,
     dtype: Option<&Value>,

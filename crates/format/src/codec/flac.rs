@@ -1,6 +1,6 @@
-//! The compressor `flac`: a FLAC file of 16-bit samples, of one channel, or of two if a chunk has as
-//! many columns. Sources of the rules: `flac_numcodecs.Flac`, and RFC 9639. The library reads files
-//! into frames; this module computes the samples, since the library's decoders can panic.
+//! The compressor `flac`: a FLAC file of 16-bit samples, of one channel, or of two if a chunk has
+//! as many columns. Sources of the rules: `flac_numcodecs.Flac`, and RFC 9639. The library reads
+//! files into frames; this module computes the samples, since the library's decoders can panic.
 
 use super::items::not_numeric;
 use super::spec::lacking_in_numcodecs;

@@ -43,8 +43,8 @@ fn inflate_raw(encoded: &[u8], out: &mut [u8]) -> std::result::Result<usize, Str
     Ok(deflate::decompress(Container::None, encoded, out)?.1)
 }
 
-/// Creates the compressor `{"id": "imagecodecs_deflate", "level": 6, "raw": false}`. Its library has
-/// levels up to 12.
+/// Creates the compressor `{"id": "imagecodecs_deflate", "level": 6, "raw": false}`. Its library
+/// has levels up to 12.
 fn imagecodecs_deflate(config: &CodecConfig) -> Result<Box<dyn Codec>> {
     let level = config.int("level", 6, i64::MIN, i64::MAX)?.clamp(0, 9);
     let config = config.clone().with("level", level.into());
