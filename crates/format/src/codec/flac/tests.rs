@@ -129,6 +129,18 @@ fn a_document_leaves_type_and_shape_to_the_array() {
     assert_eq!(plain, samples(100));
 }
 
+/// The library's decoder panics on such a frame.
+#[test]
+fn more_partitions_than_samples_are_an_error() {
+    let flac = codec(PLAIN, 2);
+    let (file, samples) = &written()[1];
+    let mut file = hex(file);
+    // 2^15 partitions of residuals in place of 2^0
+    assert_eq!(file[96], 0);
+    file[96] = 0x3c;
+    assert!(decoded(&*flac, &file, samples.len()).is_err());
+}
+
 /// Metadata may claim any length.
 #[test]
 fn metadata_of_any_length_are_skipped() {
