@@ -95,7 +95,7 @@ impl Pipeline {
         if meta.order == Order::F {
             shape.reverse();
         }
-        let input = (Some(&meta.dtype_json), &shape[..]);
+        let input = (Some(&meta.dtype_json), shape);
         Self::of(configs, (size, itemsize), input, chunk_size)
     }
 
@@ -105,7 +105,12 @@ impl Pipeline {
     ///
     /// The errors of [`Pipeline::new`].
     pub fn of_bytes(configs: &[CodecConfig], bound: usize) -> Result<Self> {
-        Self::of(configs.iter(), (Size::AtMost(bound), 1), (None, &[]), bound)
+        Self::of(
+            configs.iter(),
+            (Size::AtMost(bound), 1),
+            (None, Vec::new()),
+            bound,
+        )
     }
 
     /// Creates a pipeline for values of exactly `size` bytes, in items of `itemsize` bytes, whose
@@ -119,7 +124,7 @@ impl Pipeline {
         let pipeline = Self::of(
             configs.iter(),
             (Size::Exact(size), itemsize),
-            (None, &[]),
+            (None, Vec::new()),
             size,
         )?;
         if pipeline.sizes.iter().all(|size| size.is_exact()) {
@@ -134,15 +139,19 @@ impl Pipeline {
     fn of<'a>(
         configs: impl Iterator<Item = &'a CodecConfig>,
         (mut size, mut itemsize): (Size, usize),
-        (mut dtype, shape): (Option<&'a Value>, &[u64]),
+        (mut dtype, mut shape): (Option<&'a Value>, Vec<u64>),
         chunk_size: usize,
     ) -> Result<Self> {
         let mut steps = Vec::new();
         let mut sizes = vec![size];
         let mut transpositions = 0;
         for config in configs {
-            let codec = build(&with_input(config, dtype, shape), itemsize)?;
+            let codec = build(&with_input(config, dtype, &shape), itemsize)?;
             dtype = encoded_dtype(config, dtype);
+            if ["delta", "fixedscaleoffset"].contains(&config.id.as_str()) {
+                // numcodecs makes an array of one dimension
+                shape = vec![shape.iter().fold(1, |n, len| len.saturating_mul(n))];
+            }
             itemsize = codec.encoded_itemsize();
             let encoded = codec.encoded_size(size.max());
             size = if size.is_exact() {

@@ -203,10 +203,15 @@ fn invalid_parameters_are_refused_or_only_decode() {
 
 #[test]
 fn a_document_of_v2_leaves_type_and_shape_to_the_array() {
-    for (order, shape) in [("C", [3, 0x20]), ("F", [2, 0x30])] {
+    let delta = r#"[{"id": "delta", "dtype": "<f4"}]"#;
+    for (order, filters, shape) in [
+        ("C", "null", [3, 0x20]),
+        ("F", "null", [2, 0x30]),
+        ("C", delta, [0xb, 0]),
+    ] {
         let text = format!(
             r#"{{"zarr_format": 2, "shape": [3, 4], "chunks": [3, 4], "dtype": "<f4", "order": "{order}",
-            "fill_value": 0, "compressor": {{"id": "zfpy", "mode": 4}}, "filters": null}}"#
+            "fill_value": 0, "compressor": {{"id": "zfpy", "mode": 4}}, "filters": {filters}}}"#
         );
         let meta = ArrayMetadata::parse(text.as_bytes()).unwrap();
         let pipeline = Pipeline::new(&meta, 48).unwrap();
