@@ -309,7 +309,8 @@ impl Zfp {
         let Some((bias, shift)) = self.promotion else {
             return with_zfp_type!(zfp_type, decompress(stream, config, dims, out));
         };
-        let (size, range) = (self.scalar.size(), self.scalar.range());
+        let size = self.scalar.size();
+        let range = self.scalar.range();
         let out = buffer::front(out, buffer::total(count(&dims)?, size)?)?;
         let mut wide = vec![0; out.len() / size * zfp_type.size()];
         let room = &mut wide[..];
@@ -369,8 +370,8 @@ impl Codec for Zfp {
         }
         let mut numbers = Cow::Borrowed(decoded);
         if let Some((bias, shift)) = self.promotion {
-            let (size, wide) = (self.scalar.size(), self.zfp_type.size());
-            let input = (decoded, size, self.scalar.is_signed());
+            let wide = self.zfp_type.size();
+            let input = (decoded, self.scalar.size(), self.scalar.is_signed());
             let mut largest = 0;
             let mut promoted = vec![0; items * wide];
             each(input, (&mut promoted, wide), |number| {
