@@ -35,7 +35,7 @@ need() {
 }
 
 need_cargo() {
-    command -v cargo >/dev/null || die "cargo is missing; install Rust 1.88 or later (https://rustup.rs)"
+    command -v cargo >/dev/null || die "cargo is missing; install Rust 1.89 or later (https://rustup.rs)"
 }
 
 # the Debian package python3 does not contain ensurepip

@@ -363,8 +363,12 @@ const ANY: &[&str] = &[
     r#"{"id": "delta", "dtype": "<f4", "astype": ">f8"}"#,
     r#"{"id": "fixedscaleoffset", "offset": 1, "scale": 0, "dtype": "<f4", "astype": "|u1"}"#,
     r#"{"id": "fixedscaleoffset", "offset": -7, "scale": 1e300, "dtype": "<i8", "astype": ">u8"}"#,
+    r#"{"id": "flac", "dtype": "<i2"}"#,
+    r#"{"id": "flac", "dtype": "<i2", "level": 0, "blocksize": 16}"#,
     r#"{"id": "fletcher32"}"#,
     r#"{"id": "gzip"}"#,
+    r#"{"id": "imagecodecs_deflate", "raw": true}"#,
+    r#"{"id": "imagecodecs_zstd"}"#,
     r#"{"id": "jenkins_lookup3"}"#,
     r#"{"id": "lz4"}"#,
     r#"{"id": "lzma"}"#,
@@ -374,6 +378,10 @@ const ANY: &[&str] = &[
     r#"{"id": "shuffle", "elementsize": 3}"#,
     r#"{"id": "shuffle"}"#,
     r#"{"id": "vlen-utf8"}"#,
+    r#"{"id": "zfp", "mode": "reversible", "dtype": "<u4"}"#,
+    r#"{"id": "zfp", "mode": "fixed_precision", "precision": 9, "dtype": "|u1"}"#,
+    r#"{"id": "zfpy", "dtype": "<f4"}"#,
+    r#"{"id": "zfpy", "mode": 2, "rate": 5, "dtype": "<i8"}"#,
     r#"{"id": "zlib"}"#,
     r#"{"id": "zstd"}"#,
 ];
@@ -398,6 +406,8 @@ fn is_lossless_is_right_for_every_codec() {
         "fixedscaleoffset",
         "packbits",
         "quantize",
+        r#""mode": "fixed_precision""#,
+        r#""rate""#,
     ];
     for name in names {
         assert!(lossy.iter().any(|text| text.contains(name)), "{name}");

@@ -13,6 +13,7 @@ import google_crc32c
 import ml_dtypes
 import numcodecs
 import numpy as np
+import zfpy
 
 EMPTY = 2**64 - 1
 
@@ -255,6 +256,18 @@ class Pcodec:
 
     def encode(self, x, mask=None):
         return bytes(numcodecs.get_codec({"id": "pcodec", "level": 4}).encode(np.ascontiguousarray(x).ravel()))
+
+
+class Zfp:
+    """The codec `numcodecs.zfpy`, or `zfp`, which has no header."""
+    endian = "little"
+
+    def __init__(self, has_header):
+        self.has_header = has_header
+        self.document = named("numcodecs.zfpy", mode=4) if has_header else named("zfp", mode="reversible")
+
+    def encode(self, x, mask=None):
+        return zfpy.compress_numpy(np.ascontiguousarray(x), write_header=self.has_header)
 
 
 class Shard:

@@ -10,6 +10,7 @@ Then standard input has triples of fields: configuration, bytes encoded by zarrf
 each triple is one field: "ok" or the difference. The only argument is the random seed.
 """
 
+import io
 import itertools
 import json
 import random
@@ -17,8 +18,10 @@ import struct
 import sys
 import warnings
 
+import imagecodecs.numcodecs
 import numcodecs
 import numpy as np
+import soundfile
 from numcodecs.checksum32 import Checksum32
 
 warnings.simplefilter("ignore")
@@ -46,6 +49,28 @@ if "crc32c" not in numcodecs.registry.codec_registry:
     numcodecs.register_codec(CRC32C)
 
 
+class Flac(numcodecs.abc.Codec):
+    """The codec of the package flac_numcodecs, whose library pyFLAC would have to be compiled."""
+    codec_id = "flac"
+
+    def __init__(self, level=5, blocksize=None, sample_rate=48000, tmpdir=None):
+        self.level, self.sample_rate = level, sample_rate
+
+    def encode(self, array):
+        columns = array.shape[1] if array.ndim == 2 and array.shape[1] <= 2 else 1
+        file = io.BytesIO()
+        soundfile.write(file, array.reshape(-1, columns), self.sample_rate, format="FLAC", subtype="PCM_16",
+                        compression_level=self.level / 8)
+        return file.getvalue()
+
+    def decode(self, data, out=None):
+        return soundfile.read(io.BytesIO(data), dtype="int16", always_2d=True)[0]
+
+
+numcodecs.register_codec(Flac)
+imagecodecs.numcodecs.register_codecs(("imagecodecs_zstd", "imagecodecs_deflate"), verbose=False)
+
+
 def put(data):
     out = sys.stdout.buffer
     if data is None:
@@ -71,7 +96,9 @@ def memoryview_of(result):
 
 
 def codec_of(config):
-    return numcodecs.get_codec(dict(config))
+    """Returns the codec of numcodecs, to which the array tells its type and shape."""
+    known = ("dtype", "shape") if config["id"] in ("zfpy", "flac") else ()
+    return numcodecs.get_codec({k: v for k, v in config.items() if k not in known})
 
 
 def attempt(action):
@@ -281,6 +308,8 @@ def compressors():
         for level in levels:
             yield {"id": codec, "level": level}
     yield {"id": "zstd", "level": 1, "checksum": True}
+    for codec, level in itertools.product(("imagecodecs_zstd", "imagecodecs_deflate"), (None, 1, 12)):
+        yield {"id": codec, "level": level}
     for acceleration in (-1, 1, 10, 1000):
         yield {"id": "lz4", "acceleration": acceleration}
     lzma2, lzma1 = {"id": 33, "preset": 1}, {"id": 4611686018427387905, "preset": 1}
@@ -300,9 +329,33 @@ def compressed(rng):
     arrays += [rng.integers(0, 256, 5003, "u1"), (smooth * 10).astype("<i2"), smooth.astype("<f4"), smooth[:6000]]
     arrays += [np.zeros(70001, "u1"), rng.integers(0, 3, 30).astype("<U10"), rng.integers(0, 99, 999).astype("V3")]
     for config, array in itertools.product(compressors(), arrays):
-        slow = config.get("clevel", 0) == 9 or config.get("level", 0) > 9
+        slow = config.get("clevel", 0) == 9 or (config.get("level") or 0) > 9
         if not (slow and array.nbytes > 20000):
             case(config, array, "round trip")
+
+
+def zfp(rng):
+    modes = [{}, {"mode": 4, "tolerance": -1, "rate": -1, "precision": -1, "compression_kwargs": {"tolerance": -1}}]
+    modes += [{"mode": 4, "tolerance": 1e-3}, {"mode": 4, "tolerance": 0}, {"mode": 2, "rate": 7.5}, {"mode": 2, "rate": 32}]
+    modes += [{"mode": 2}, {"mode": 3, "precision": 0}, {"mode": 3, "precision": 11}, {"mode": 3}]
+    shapes = [(1,), (37,), (1001,), (1, 1), (13, 9), (64, 3), (4, 4, 4), (5, 1, 11), (7, 6, 5), (2, 3, 5, 4), (1, 1, 1, 9)]
+    for mode, shape, d in itertools.product(modes, shapes, ("<i4", "<i8", "<f4", "<f8")):
+        config = {"id": "zfpy", **mode, "dtype": d, "shape": shape}
+        ramp = np.cumsum(rng.integers(-9, 10, shape).ravel()).reshape(shape)
+        case(config, (ramp * 100 if d[1] == "i" else ramp / 8).astype(d))
+        is_reversible = not {"tolerance", "rate", "precision"} & mode.keys() or mode.get("tolerance") == -1
+        if is_reversible:
+            case(config, values(rng, d, ramp.size).reshape(shape))
+    for d in ("|i1", "<u4", ">f4", "<f2", "<c8"):
+        case({"id": "zfpy", "dtype": d, "shape": [5]}, np.zeros(5, d))
+
+
+def flac(rng):
+    for level, shape in itertools.product((0, 2, 5, 8), ((1,), (40,), (20001,), (3000, 1), (9000, 2), (300, 7), (5, 6, 7))):
+        n = int(np.prod(shape))
+        for array in (np.sin(np.arange(n) / 50) * 9000, rng.integers(-(2**15), 2**15, n), np.full(n, -5), np.arange(n) * 16):
+            config = {"id": "flac", "level": level, "dtype": "<i2", "shape": shape}
+            case(config, array.astype("i8").astype("<i2").reshape(shape), "round trip")
 
 
 def answer():
@@ -319,7 +372,8 @@ def main():
     seed = int(sys.argv[1])
     random.seed(seed)
     rng = np.random.default_rng(seed)
-    for group in (delta, fixed_scale_offset, quantize, astype, bitround, packbits, categorize, shuffle, checksums, compressed):
+    for group in (delta, fixed_scale_offset, quantize, astype, bitround, packbits, categorize, shuffle, checksums, compressed,
+                  zfp, flac):
         group(rng)
     put("end")
     sys.stdout.buffer.flush()

@@ -20,7 +20,7 @@ import numcodecs
 import numpy as np
 import zarr
 from numcodecs import LZ4, LZMA, BZ2, AsType, BitRound, Blosc, Categorize, Delta, FixedScaleOffset, GZip, PackBits
-from numcodecs import Quantize, Shuffle, Zlib, Zstd
+from numcodecs import ZFPY, Quantize, Shuffle, Zlib, Zstd
 
 warnings.simplefilter("ignore")
 numcodecs.blosc.use_threads = False  # threads put blocks in the order in which they finish
@@ -256,6 +256,20 @@ def pairs(matrix):
                 one(dtype, compressor, name, chain, solid[(3 * d + f + 5 * k) % len(solid)])
 
 
+def zfp(matrix):
+    """Writes arrays of numbers that zfpy has compressed in each of its modes. It refuses order F."""
+    modes = {"reversible": ZFPY(), "accuracy": ZFPY(4, tolerance=1e-2), "rate": ZFPY(2, rate=12), "precision": ZFPY(3, precision=20)}
+    cases = itertools.product(("<i4", "<i8", "<f4", "<f8"), modes, ("1d-edge", "2d-edge", "3d-edge", "4d"))
+    for n, (dtype, mode, geometry) in enumerate(cases):
+        dtype, (shape, chunks) = np.dtype(dtype), GEOMETRIES[geometry]
+        data = values(dtype, shape, np.random.default_rng(n))
+        if mode != "reversible":
+            data = np.nan_to_num(data, nan=1, posinf=2, neginf=3).astype(dtype) if dtype.kind == "f" else data % 50
+        chain = [Quantize(2, dtype.str)] if n % 5 == 2 and dtype.kind == "f" and mode == "reversible" else None
+        matrix.add("zfp.zarr", f"{n:02}-{dtype.str[1:]}-{mode}-{geometry}", data, chunks, PRESENCE[n % len(PRESENCE)],
+                   compressor=modes[mode], filters=chain, fill_value=0)
+
+
 def objects(matrix):
     text = np.array(["foo", "", "b\u00e4r", "\U0001f40a" * 3, "qux"] * 3, object).reshape(3, 5)
     raw = np.array([b"", b"\x00\xff", b"abc"] * 4, object)
@@ -427,7 +441,7 @@ def main():
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     matrix = Matrix(folder)
-    for part in (pairs, objects, shapes_of_stores, odd, v1):
+    for part in (pairs, zfp, objects, shapes_of_stores, odd, v1):
         part(matrix)
     oracle = {"arrays": matrix.entries, "readers": [{"zarr": zarr.__version__, "numcodecs": numcodecs.__version__}]}
     with open(os.path.join(folder, "oracle.json"), "w") as f:

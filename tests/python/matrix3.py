@@ -20,7 +20,7 @@ import warnings
 import ml_dtypes
 import numcodecs
 import numpy as np
-from chains import (Bytes, Chain, PackBits, Pcodec, Shard, VariableLength, all_types, cast_float_to_int,
+from chains import (Bytes, Chain, PackBits, Pcodec, Shard, VariableLength, Zfp, all_types, cast_float_to_int,
                     cast_int_wrapping, compressors, crc32c, filtering, named, ordered, reshape, scale_offset,
                     transpose)
 
@@ -156,6 +156,9 @@ class Case:
         elif (kind.is_number and kind.storage.kind in "iuf" and kind.storage.itemsize > 1 and not self.filter
               and not self.library and rng.random() < 0.12):
             serializer = Pcodec()
+        elif (kind.is_number and kind.storage.kind in "if" and kind.storage.itemsize > 3 and 0 < rank < 5
+              and not self.filter and not self.library and rng.random() < 0.5):
+            serializer = Zfp(rng.random() < 0.5)
         else:
             document = None
             if endian == "little" and not self.library and rng.random() < 0.2:

@@ -55,7 +55,8 @@ def compare(matrix, copy, entry):
         else:
             plain = np.frombuffer(decode(meta, data), z.dtype)
         # encode flat items in the order of the bytes, since numcodecs.BitRound would turn order F into order C
-        want = decode(meta, z._encode_chunk(plain))
+        is_zfp = meta["compressor"] and meta["compressor"]["id"] == "zfpy"  # whose results depend on the shape
+        want = decode(meta, z._encode_chunk(plain.reshape(z.chunks) if is_zfp else plain))
         got = decode(meta, ours)
         assert bits(got, z.dtype) == bits(want, z.dtype), f"{name} {key}: not the result of numcodecs"
         if "separator_undeclared" in entry:

@@ -880,14 +880,14 @@ fn a_shard_that_is_replaced_is_read_again() {
 fn no_chunk_of_a_refused_array_is_missing() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path();
-    let zfp = document(r#"{"codecs":["bytes","numcodecs.zfpy"]}"#).to_string();
+    let unknown = document(r#"{"codecs":["bytes","zarrs.gdeflate"]}"#).to_string();
     let v2 = |id: &str| {
         json!({"zarr_format": 2, "shape": [4, 4], "chunks": [2, 2], "dtype": id, "fill_value": 7,
         "compressor": null, "filters": null, "order": "C", "dimension_separator": "/"})
         .to_string()
     };
     let documents = [
-        ("zfp", "zarr.json", zfp, U),
+        ("unknown", "zarr.json", unknown, U),
         ("broken", "zarr.json", "{\"node_type\"".into(), D),
         ("v2", ".zarray", v2("x"), D),
     ];
@@ -945,7 +945,7 @@ fn no_chunk_of_a_refused_array_is_missing() {
         assert_eq!(errno(fs::read(mount.join("empty").join(key))), U, "{key}");
     }
     assert_eq!(errno(fs::read(mount.join("empty/x"))), "ENOENT");
-    support::run("rm", &["-r", "zfp", "v2", "empty"], mount.path());
+    support::run("rm", &["-r", "unknown", "v2", "empty"], mount.path());
     drop(mount);
     assert_eq!(
         support::names(store),

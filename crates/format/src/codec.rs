@@ -17,6 +17,7 @@ mod config;
 mod deflate;
 mod delta;
 mod fixed_scale_offset;
+mod flac;
 mod foreign;
 mod gzip;
 mod items;
@@ -42,11 +43,12 @@ mod testing;
 mod transpose;
 mod v3;
 mod vlen_transpose;
+mod zfp;
 mod zlib;
 mod zstd;
 
 use std::ops::Range;
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::Result;
 
 pub use blosc::{BloscHeader, SHUFFLES};
 pub use config::CodecConfig;
@@ -59,26 +61,8 @@ pub use transpose::transposition;
 pub use v3::{ArrayInput, CodecKind};
 pub use zstd::ZstdFrame;
 
-/// Why the codecs of the library zfp are refused.
-pub const NO_ZFP: &str =
-    "is that of the library zfp, which this program does not have; read the array with zarr-python";
-
-/// The codec `zfpy`.
-const ZFPY: CodecSpec = CodecSpec {
-    id: "zfpy",
-    parameters: &[
-        "mode",
-        "tolerance",
-        "rate",
-        "precision",
-        "compression_kwargs",
-    ],
-    build: |_, _| Err(Error::unsupported(format!("codec \"zfpy\" {NO_ZFP}"))),
-    ..CodecSpec::BYTES
-};
-
 /// All codecs.
-pub(crate) static CODECS: [&CodecSpec; 35] = [
+pub(crate) static CODECS: [&CodecSpec; 39] = [
     &astype::SPEC,
     &base64::SPEC,
     &bitround::SPEC,
@@ -93,6 +77,7 @@ pub(crate) static CODECS: [&CodecSpec; 35] = [
     &checksum::JENKINS_LOOKUP3,
     &delta::SPEC,
     &fixed_scale_offset::SPEC,
+    &flac::SPEC,
     &gzip::SPEC,
     &low_bits::SPEC,
     &lz4::SPEC,
@@ -111,9 +96,12 @@ pub(crate) static CODECS: [&CodecSpec; 35] = [
     &shuffle::SPEC,
     &transpose::SPEC,
     &vlen_transpose::SPEC,
+    &zfp::ZFP,
+    &zfp::ZFPY,
+    &zlib::IMAGECODECS,
     &zlib::SPEC,
+    &zstd::IMAGECODECS,
     &zstd::SPEC,
-    &ZFPY,
 ];
 
 /// The reason why bytes cannot be decoded or encoded, in one line.
@@ -305,18 +293,4 @@ pub fn build(config: &CodecConfig, itemsize: usize) -> Result<Box<dyn Codec>> {
     let spec = spec_of(&config.id).ok_or_else(|| spec::unknown(config))?;
     config.allow_only(spec.parameters)?;
     (spec.build)(config, itemsize)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use zarrfs_base::json::Map;
-
-    /// numcodecs writes zfpy with parameters.
-    #[test]
-    fn what_reads_zfpy_is_named() {
-        let config = CodecConfig::new("zfpy", Map::new()).with("mode", 4.into());
-        let error = build(&config, 4).err().unwrap();
-        assert!(error.to_string().contains(NO_ZFP), "{error}");
-    }
 }

@@ -73,9 +73,9 @@ impl Spelling {
             configuration.check_names(&[])?;
             return Ok(Spelling::number(code, big_endian));
         }
-        if let Some(size) = opaque_size(name) {
+        if let Some((part, parts)) = opaque_parts(name) {
             configuration.check_names(&[])?;
-            return Ok(Spelling::without_numpy(name, size, big_endian));
+            return Ok(Spelling::without_numpy(name, part, parts, big_endian));
         }
         match name {
             "raw_bytes" => Ok(Spelling::items(format!("|V{}", configuration.length()?))),
@@ -114,11 +114,12 @@ impl Spelling {
         }
     }
 
-    /// Returns a type of numbers of `size` bytes that NumPy lacks.
-    fn without_numpy(name: &str, size: u64, big_endian: bool) -> Spelling {
-        let order = if size == 1 { "" } else { order(big_endian) };
+    /// Returns a type that NumPy lacks, whose items have `parts` numbers of `part` bytes.
+    fn without_numpy(name: &str, part: usize, parts: usize, big_endian: bool) -> Spelling {
+        let order = if part == 1 { "" } else { order(big_endian) };
+        let size = part * parts;
         Spelling {
-            dtype: format!("{}V{size}", if size == 1 { "|" } else { order }).into(),
+            dtype: format!("{}V{size}", if part == 1 { "|" } else { order }).into(),
             is_numpy: false,
             element: Some(format!("{order}{name}")),
         }
@@ -313,13 +314,14 @@ fn unit_of(text: &str) -> Option<Value> {
     Some(json!({"unit": word.replace('μ', "u"), "scale_factor": factor}))
 }
 
-/// Returns the size in bytes of an item of a type that NumPy lacks.
-fn opaque_size(name: &str) -> Option<u64> {
-    match name {
-        "complex_bfloat16" | "complex_float16" => Some(4),
-        _ if narrow_integer(name).is_some() => Some(1),
-        _ => FloatFormat::parse(name).map(|format| format.size() as u64),
+/// Returns the size in bytes of a number of a type that NumPy lacks, and how many an item has.
+fn opaque_parts(name: &str) -> Option<(usize, usize)> {
+    if narrow_integer(name).is_some() {
+        return Some((1, 1));
     }
+    let part = name.strip_prefix("complex_");
+    let format = FloatFormat::parse(part.unwrap_or(name))?;
+    Some((format.size(), if part.is_some() { 2 } else { 1 }))
 }
 
 /// Returns whether items of a type have no fixed size.

@@ -239,6 +239,9 @@ mod tests {
             ("[[\"a\",\"|O\"]]", codecs(&["vlen-utf8"]), "structs"),
             ("\"|O\"", codecs(&["pickle"]), "pickles"),
             ("\"<i4\"", codecs(&["crc32c"]), "package"),
+            ("\"<i4\"", codecs(&["zfpy"]), "package"),
+            ("\"<i2\"", codecs(&["flac"]), "lacks"),
+            ("\"<i4\"", codecs(&["imagecodecs_zstd"]), "lacks"),
             (
                 "\"|u1\"",
                 codecs(&[r#"{"id":"low_bits","dtype":"int4"}"#]),

@@ -91,12 +91,12 @@ impl Pipeline {
             .iter()
             .chain(filters.iter().skip(kept))
             .chain(&meta.compressor);
-        Self::of(
-            configs,
-            (size, itemsize),
-            Some(&meta.dtype_json),
-            chunk_size,
-        )
+        let mut shape = meta.chunks.clone();
+        if meta.order == Order::F {
+            shape.reverse();
+        }
+        let input = (Some(&meta.dtype_json), shape);
+        Self::of(configs, (size, itemsize), input, chunk_size)
     }
 
     /// Creates a pipeline for opaque values of at most `bound` bytes.
@@ -105,7 +105,12 @@ impl Pipeline {
     ///
     /// The errors of [`Pipeline::new`].
     pub fn of_bytes(configs: &[CodecConfig], bound: usize) -> Result<Self> {
-        Self::of(configs.iter(), (Size::AtMost(bound), 1), None, bound)
+        Self::of(
+            configs.iter(),
+            (Size::AtMost(bound), 1),
+            (None, Vec::new()),
+            bound,
+        )
     }
 
     /// Creates a pipeline for values of exactly `size` bytes, in items of `itemsize` bytes, whose
@@ -116,7 +121,12 @@ impl Pipeline {
     /// The errors of [`Pipeline::new`], and [`Kind::Damaged`](zarrfs_base::error::Kind::Damaged)
     /// for a codec without a fixed size.
     pub fn of_exact_bytes(configs: &[CodecConfig], size: usize, itemsize: usize) -> Result<Self> {
-        let pipeline = Self::of(configs.iter(), (Size::Exact(size), itemsize), None, size)?;
+        let pipeline = Self::of(
+            configs.iter(),
+            (Size::Exact(size), itemsize),
+            (None, Vec::new()),
+            size,
+        )?;
         if pipeline.sizes.iter().all(|size| size.is_exact()) {
             Ok(pipeline)
         } else {
@@ -124,20 +134,24 @@ impl Pipeline {
         }
     }
 
-    /// Creates a pipeline for values of a size and item size in bytes, and of a dtype that the
-    /// codecs may need.
+    /// Creates a pipeline for values of a size and item size in bytes, and of a dtype and a shape
+    /// that the codecs may need.
     fn of<'a>(
         configs: impl Iterator<Item = &'a CodecConfig>,
         (mut size, mut itemsize): (Size, usize),
-        mut dtype: Option<&'a Value>,
+        (mut dtype, mut shape): (Option<&'a Value>, Vec<u64>),
         chunk_size: usize,
     ) -> Result<Self> {
         let mut steps = Vec::new();
         let mut sizes = vec![size];
         let mut transpositions = 0;
         for config in configs {
-            let codec = build(&with_dtype(config, dtype), itemsize)?;
+            let codec = build(&with_input(config, dtype, &shape), itemsize)?;
             dtype = encoded_dtype(config, dtype);
+            if ["delta", "fixedscaleoffset"].contains(&config.id.as_str()) {
+                // numcodecs makes an array of one dimension
+                shape = vec![shape.iter().fold(1, |n, len| len.saturating_mul(n))];
+            }
             itemsize = codec.encoded_itemsize();
             let encoded = codec.encoded_size(size.max());
             size = if size.is_exact() {
@@ -491,14 +505,24 @@ fn item_types(config: &CodecConfig) -> ItemTypes {
     spec_of(&config.id).map_or(ItemTypes::Bytes, |spec| spec.items)
 }
 
-/// Returns `config`. A codec that needs the dtype of its items but does not state it gets `dtype`.
-fn with_dtype<'a>(config: &'a CodecConfig, dtype: Option<&Value>) -> Cow<'a, CodecConfig> {
-    match (item_types(config), dtype) {
-        (ItemTypes::Numbers, Some(dtype)) if config.get("dtype").is_none() => {
-            Cow::Owned(config.clone().with("dtype", dtype.clone()))
+/// Returns `config`. A codec of numbers that does not state their type or the shape of the chunk
+/// gets `dtype` and `shape`.
+fn with_input<'a>(
+    config: &'a CodecConfig,
+    dtype: Option<&Value>,
+    shape: &[u64],
+) -> Cow<'a, CodecConfig> {
+    let Some(dtype) = dtype.filter(|_| item_types(config) == ItemTypes::Numbers) else {
+        return Cow::Borrowed(config);
+    };
+    let known = spec_of(&config.id).map_or(&[][..], |spec| spec.parameters);
+    let mut config = Cow::Borrowed(config);
+    for (name, value) in [("dtype", dtype.clone()), ("shape", shape.into())] {
+        if known.contains(&name) && config.get(name).is_none() {
+            config = Cow::Owned(config.into_owned().with(name, value));
         }
-        _ => Cow::Borrowed(config),
     }
+    config
 }
 
 /// Returns the dtype of the items into which the codec `config` encodes items of type `dtype`, or

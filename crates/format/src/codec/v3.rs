@@ -62,7 +62,8 @@ pub(super) fn plain(spec: &CodecSpec, codec: &Extension) -> Result<CodecConfig> 
     Ok(CodecConfig::new(spec.id, codec.configuration.clone()))
 }
 
-/// Translates a codec of numbers, whose configuration gets their type as `dtype`.
+/// Translates a codec of numbers, whose configuration gets their type as `dtype`, and the shape of
+/// the chunk as `shape` if it has such a parameter.
 pub(super) fn with_dtype(
     spec: &CodecSpec,
     codec: &Extension,
@@ -72,11 +73,16 @@ pub(super) fn with_dtype(
         .parameters
         .iter()
         .copied()
-        .filter(|name| *name != "dtype")
+        .filter(|name| !["dtype", "shape"].contains(name))
         .collect();
     codec.allow_only(&stated)?;
     let dtype = input.element(codec)?;
-    Ok(Some(plain(spec, codec)?.with("dtype", dtype.into())))
+    let config = plain(spec, codec)?.with("dtype", dtype.into());
+    Ok(Some(if spec.parameters.contains(&"shape") {
+        config.with("shape", input.shape.clone().into())
+    } else {
+        config
+    }))
 }
 
 /// Translates a filter of numcodecs whose parameters state the types of its items.

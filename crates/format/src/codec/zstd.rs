@@ -7,7 +7,7 @@ mod frame;
 
 pub use frame::ZstdFrame;
 
-use super::spec::is_plain;
+use super::spec::{is_plain, lacking_in_numcodecs};
 use super::streams::StreamError;
 use super::v3::{check_int, plain};
 use super::{Codec, CodecConfig, CodecError, CodecResult, CodecSpec, PartialDecode, encode_only};
@@ -34,6 +34,19 @@ pub const SPEC: CodecSpec = CodecSpec {
     }),
     defaults: r#"{"level": 1}"#,
     accepts: |_, name, value| Ok(is_plain(value) || name == "checksum" && value.is_boolean()),
+    ..CodecSpec::BYTES
+};
+
+/// What is known of the compressor of the package imagecodecs, which has another name and default.
+pub const IMAGECODECS: CodecSpec = CodecSpec {
+    id: "imagecodecs_zstd",
+    parameters: &["level"],
+    build: |config, _| {
+        let level = config.get("level").cloned().unwrap_or(5.into());
+        Ok(Box::new(Zstd::new(&config.clone().with("level", level))?))
+    },
+    spell: None,
+    check_input: lacking_in_numcodecs,
     ..CodecSpec::BYTES
 };
 
@@ -195,6 +208,18 @@ mod tests {
             ));
         }
         round_trip(&*codec(r#"{"id": "zstd", "checksum": true}"#, 1));
+    }
+
+    #[test]
+    fn imagecodecs_has_frames_of_zstd() {
+        let zstd = codec(r#"{"id": "imagecodecs_zstd", "level": null}"#, 1);
+        // of imagecodecs 2026.3.6
+        let value = hex("28b52ffd602c0055000018616263010026aa6e08");
+        let text = b"abc".repeat(100);
+        assert_eq!(decoded(&*zstd, &value, 300).unwrap(), text);
+        assert_eq!(encoded(&*zstd, &text), value);
+        round_trip(&*zstd);
+        refused(r#"{"id": "imagecodecs_zstd", "checksum": true}"#);
     }
 
     #[test]

@@ -119,6 +119,24 @@ fn types_without_a_numpy_name_are_opaque_bytes() {
             ">complex_bfloat16",
         ),
         ("complex_float16", 4, "<complex_float16", ">complex_float16"),
+        (
+            "complex_float8_e4m3",
+            2,
+            "complex_float8_e4m3",
+            "complex_float8_e4m3",
+        ),
+        (
+            "complex_float6_e3m2fn",
+            2,
+            "complex_float6_e3m2fn",
+            "complex_float6_e3m2fn",
+        ),
+        (
+            "complex_float4_e2m1fn",
+            2,
+            "complex_float4_e2m1fn",
+            "complex_float4_e2m1fn",
+        ),
         ("float8_e4m3", 1, "float8_e4m3", "float8_e4m3"),
         ("float8_e5m2fnuz", 1, "float8_e5m2fnuz", "float8_e5m2fnuz"),
         ("float6_e2m3fn", 1, "float6_e2m3fn", "float6_e2m3fn"),
@@ -135,7 +153,11 @@ fn types_without_a_numpy_name_are_opaque_bytes() {
                 (&DTypeKind::Void, size),
                 "{name}"
             );
-            assert_eq!(found.dtype.is_big_endian(), is_big && size > 1, "{name}");
+            assert_eq!(
+                found.dtype.is_big_endian(),
+                is_big && little != big,
+                "{name}"
+            );
             assert_eq!(
                 (found.numpy, found.element.as_deref()),
                 (None, Some(element)),

@@ -5,7 +5,7 @@
 mod reshape;
 mod sharding;
 
-use crate::codec::{ArrayInput, CodecConfig, CodecKind, NO_ZFP, v3_spec_of};
+use crate::codec::{ArrayInput, CodecConfig, CodecKind, v3_spec_of};
 use crate::data_type::DataType;
 use crate::extension::Extension;
 use crate::metadata::ShardLevel;
@@ -232,12 +232,7 @@ fn misplaced(codec: &Extension) -> Error {
 }
 
 fn unknown(codec: &Extension) -> Error {
-    let why = if matches!(codec.name.as_str(), "zfp" | "numcodecs.zfpy") {
-        NO_ZFP
-    } else {
-        "is unknown"
-    };
-    Error::unsupported(format!("codecs: codec {:?} {why}", codec.name))
+    Error::unsupported(format!("codecs: codec {:?} is unknown", codec.name))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ const STRUCT: &str = r#"{"name":"struct","configuration":{"fields":[{"name":"a",
     {"name":"struct","configuration":{"fields":[{"name":"d","data_type":"complex64"}]}}}]}}"#;
 
 /// A data type, fill values, and the little-endian item. [`spell`] writes the first fill value.
-const ITEMS: [(&str, &[&str], &str); 59] = [
+const ITEMS: [(&str, &[&str], &str); 61] = [
     (r#""bool""#, &["true", "1", "1.0"], "01"),
     (r#""bool""#, &["false", "0", "null"], "00"),
     (r#""int8""#, &["-128"], "80"),
@@ -129,6 +129,12 @@ const ITEMS: [(&str, &[&str], &str); 59] = [
     (r#""bfloat16""#, &[r#""0xffc1""#], "c1ff"),
     (r#""complex_bfloat16""#, &["[1.0,-2.0]"], "803f00c0"),
     (r#""complex_float16""#, &["[1.0,-2.0]"], "003c00c0"),
+    (
+        r#""complex_float8_e5m2""#,
+        &[r#"[1.0,"-Infinity"]"#, r#"["0x3c","0xfc"]"#],
+        "3cfc",
+    ),
+    (r#""complex_float4_e2m1fn""#, &["[0.5,6.0]"], "0107"),
     (r#""float8_e4m3""#, &["1.0", "1", r#""0x38""#], "38"),
     (r#""float8_e4m3""#, &[r#""NaN""#], "7c"),
     (r#""float8_e5m2""#, &[r#""-Infinity""#], "fc"),
@@ -369,7 +375,7 @@ fn items_without_a_fill_value_are_not_spelled() {
 }
 
 /// Data types of which every item has a fill value.
-const ROUND_TRIPS: [&str; 22] = [
+const ROUND_TRIPS: [&str; 24] = [
     r#""int8""#,
     r#""int16""#,
     r#""int32""#,
@@ -386,6 +392,8 @@ const ROUND_TRIPS: [&str; 22] = [
     r#""bfloat16""#,
     r#""complex_bfloat16""#,
     r#""complex_float16""#,
+    r#""complex_float8_e4m3""#,
+    r#""complex_float8_e8m0fnu""#,
     r#""r24""#,
     RAW3,
     BYTES4,
