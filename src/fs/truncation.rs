@@ -11,10 +11,11 @@
 //! In a mount with `--resize` the array itself gets the size of `data.raw`; the record only says
 //! that gaps are zeros, where the rows that are added to an array otherwise hold the fill value.
 //!
-//! **GDAL creates a file in two steps**: it truncates the file, writes two zero bytes and closes
-//! it, then opens it again, takes the size from the header, and writes the rows. Two zero bytes
-//! that are less than a row, or less than a physical value, are therefore no data if nothing else
-//! is written before the close: an array that is resized gets the rows back that it had.
+//! **Zeros that are less than a row say that a file exists, not what is in it**: a program may
+//! truncate a file, write a few zero bytes and close it, then open it again, take the size from the
+//! header, and write the rows, as GDAL does. Zeros at the start of a truncated file, or of its
+//! physical values less than one of these, are therefore no data if nothing else is written before
+//! the close: an array that is resized gets the rows back that it had.
 
 use super::Change;
 use super::files::{OpenFile, Seek};
@@ -37,8 +38,8 @@ use zarrfs_outlive::{Journal, Record, RecordId};
 /// closed, the size is known after this time.
 const RELEASE_DELAY: Duration = Duration::from_millis(100);
 
-/// What GDAL writes to a file that it creates and will open again.
-const MARK: [u8; 2] = [0, 0];
+/// Maximum number of zeros at the start of a file that are no data.
+const MAX_ZEROS: u64 = 4096;
 
 /// The truncated files of a mount.
 #[derive(Default)]
@@ -66,33 +67,35 @@ struct Truncation {
     /// Protects nothing: held while the file is written, since another write must not come into a
     /// gap that is filled.
     writing: Arc<Mutex<()>>,
-    mark: Mark,
-    /// The size to which an array returns that was resized, if nothing but the mark was written.
-    before: u64,
+    /// `None` if zeros at the start are data, or other bytes were written.
+    zeros: Option<LeadingZeros>,
     record: Option<RecordId>,
 }
 
-/// The kind of the records of truncations. The numbers are the inode number, and the end and one, or
-/// 0 for no end; the text is the whole size, the size before, the mark and the owners.
-const TRUNCATION_RECORD: u32 = 5;
-
-/// Whether a truncated file holds the bytes that GDAL writes first, and nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mark {
-    /// They would be data, or other bytes were written.
-    Data = 0,
-    /// Nothing was written.
-    Expected = 1,
-    /// They were written, and are not in the array.
-    Held = 2,
+/// Zeros at the start of a truncated file that are not in the array, since nothing else was written.
+struct LeadingZeros {
+    /// Their number.
+    len: u64,
+    /// The number of bytes that are data.
+    limit: u64,
+    /// The size to which an array returns that was resized, if nothing else is written.
+    before: u64,
 }
+
+/// The kind of the records of truncations. The numbers are the inode number, and the end and one, or
+/// 0 for no end; the text is the whole size, the number of zeros at the start and one, or 0, with
+/// their limit and the size before, and the owners.
+const TRUNCATION_RECORD: u32 = 5;
 
 impl Truncation {
     /// Writes the truncation to the journal.
     fn record(&mut self, journal: &Journal, inode: u64) {
         let numbers = [inode, self.end.map_or(0, |end| end + 1)];
-        let mut text = vec![self.whole, self.before, self.mark as u64];
-        text.extend(&self.owners);
+        let zeros = match &self.zeros {
+            Some(zeros) => [zeros.len + 1, zeros.limit, zeros.before],
+            None => [0; 3],
+        };
+        let text = [&[self.whole], &zeros[..], &self.owners].concat();
         let text: Vec<u8> = text.into_iter().flat_map(u64::to_le_bytes).collect();
         self.record = match self.record {
             Some(record) => journal.replace(record, numbers, &text).or(self.record),
@@ -105,15 +108,15 @@ impl Truncation {
         let [inode, end] = record.numbers;
         let text = record.text.as_chunks().0;
         let mut numbers = text.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        let mut next = || numbers.next();
+        let (whole, len, limit, before) = (next()?, next()?, next()?, next()?);
+        let zeros = len
+            .checked_sub(1)
+            .map(|len| LeadingZeros { len, limit, before });
         let truncation = Truncation {
             end: end.checked_sub(1),
-            whole: numbers.next()?,
-            before: numbers.next()?,
-            mark: match numbers.next()? {
-                1 => Mark::Expected,
-                2 => Mark::Held,
-                _ => Mark::Data,
-            },
+            whole,
+            zeros,
             owners: numbers.collect(),
             closing: None,
             writing: Arc::default(),
@@ -193,20 +196,15 @@ impl Truncations {
             .unwrap_or(false)
     }
 
-    /// Records that a file was truncated to `end` bytes of `whole` through an open file.
-    fn truncated(&self, inode: u64, handle: u64, end: Option<u64>, whole: u64) {
-        self.truncated_from(inode, handle, end, (whole, 0), Mark::Data);
-    }
-
-    /// Records a truncation as [`Truncations::truncated`] does, of a file that had `before` bytes
-    /// and in which GDAL's mark may be expected.
-    fn truncated_from(
+    /// Records that a file was truncated to `end` bytes of `whole` through an open file. With
+    /// `zeros`, such bytes are no data.
+    fn truncated(
         &self,
         inode: u64,
         handle: u64,
         end: Option<u64>,
-        (whole, before): (u64, u64),
-        mark: Mark,
+        whole: u64,
+        zeros: Option<LeadingZeros>,
     ) {
         let mut files = lock(&self.files);
         let new = Truncation {
@@ -215,13 +213,12 @@ impl Truncations {
             owners: Vec::new(),
             closing: None,
             writing: Arc::default(),
-            mark,
-            before,
+            zeros: None,
             record: None,
         };
         let file = files.entry(inode).or_insert(new);
         (file.end, file.closing) = (end, None);
-        file.mark = mark;
+        file.zeros = zeros;
         if !file.owners.contains(&handle) {
             file.owners.push(handle);
         }
@@ -245,33 +242,48 @@ impl Truncations {
         }
     }
 
-    /// Records a write to a truncated file, and returns the mark that was there before it, and that
-    /// there is now.
-    fn write_mark(&self, inode: u64, offset: u64, data: &[u8]) -> (Mark, Mark) {
-        let marks = self.with(inode, |file| {
-            let before = file.mark;
-            file.mark = if before == Mark::Expected && offset == 0 && data == MARK {
-                Mark::Held
+    /// Records a write to a truncated file. Returns whether it is held, since it only adds to the
+    /// zeros at the start, and the number of zeros that were held before.
+    fn hold(&self, inode: u64, offset: u64, data: &[u8]) -> (bool, u64) {
+        let held = self.with(inode, |file| {
+            let zeros = file.zeros.as_mut()?;
+            let before = zeros.len;
+            let end = offset + data.len() as u64;
+            let is_held =
+                offset == before && end < zeros.limit && data.iter().all(|&byte| byte == 0);
+            if is_held {
+                zeros.len = end;
+                file.closing = None;
             } else {
-                Mark::Data
-            };
-            if file.mark != before {
-                self.record(inode, file);
+                file.zeros = None;
             }
-            (before, file.mark)
+            self.record(inode, file);
+            Some((is_held, before))
         });
-        marks.unwrap_or((Mark::Data, Mark::Data))
+        held.flatten().unwrap_or_default()
     }
 
-    /// Returns the size to which a file returns that is closed with nothing but the mark.
-    fn take_mark(&self, inode: u64, handle: u64) -> Option<u64> {
+    /// Returns the number of zeros that are held; `None` if there are none.
+    fn held(&self, inode: u64) -> Option<u64> {
+        self.with(inode, |file| file.zeros.as_ref().map(|zeros| zeros.len))?
+            .filter(|&len| len > 0)
+    }
+
+    /// Returns the zeros that a read of a truncated file finds, if such are held.
+    pub fn read_held(&self, inode: u64, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let left = self.held(inode)?.saturating_sub(offset);
+        Some(vec![0; len.min(usize::try_from(left).unwrap_or(len))])
+    }
+
+    /// Returns the size to which a file returns that is closed with nothing but held zeros.
+    fn take_held(&self, inode: u64, handle: u64) -> Option<u64> {
         self.with(inode, |file| {
-            let is_marked = file.mark == Mark::Held && file.owners.contains(&handle);
-            is_marked.then(|| {
-                file.mark = Mark::Data;
-                self.record(inode, file);
-                file.before
-            })
+            let is_held = file.zeros.as_ref().is_some_and(|zeros| zeros.len > 0);
+            let zeros = file
+                .zeros
+                .take_if(|_| is_held && file.owners.contains(&handle));
+            self.record(inode, file);
+            zeros.map(|zeros| zeros.before)
         })?
     }
 
@@ -342,9 +354,11 @@ impl Truncations {
     /// Returns attributes with the size that a truncated file has at present.
     pub fn shown(&self, attributes: Attributes) -> Attributes {
         self.settle(attributes.inode);
-        match self.end(attributes.inode) {
-            Some(end) => Attributes {
-                size: end.min(attributes.size),
+        let held = self.held(attributes.inode);
+        let end = self.end(attributes.inode);
+        match held.or(end.map(|end| end.min(attributes.size))) {
+            Some(size) => Attributes {
+                size,
                 lasting: false,
                 ..attributes
             },
@@ -369,7 +383,7 @@ impl Truncations {
     /// Records that a chunk file was created through the open file `handle`, and returns its
     /// attributes.
     pub fn created(&self, handle: u64, attributes: Attributes) -> Attributes {
-        self.truncated(attributes.inode, handle, Some(0), attributes.size);
+        self.truncated(attributes.inode, handle, Some(0), attributes.size, None);
         self.shown(attributes)
     }
 
@@ -421,18 +435,16 @@ impl Change<'_> {
         let Some(_writing) = writing else {
             return Ok(None);
         };
-        let is_held = self.truncations.with(inode, |file| file.mark == Mark::Held);
-        if is_held == Some(true) && mode.wait == Wait::Never {
+        if self.truncations.held(inode).is_some() && mode.wait == Wait::Never {
             return Ok(None);
         }
-        match self.truncations.write_mark(inode, offset, data) {
-            (_, Mark::Held) => {
-                self.truncations.reached(inode, data.len() as u64);
-                return Ok(Some(data.len()));
-            }
-            // it was data
-            (Mark::Held, _) if offset > 0 => drop(file.write(self, 0, &MARK, mode)?),
-            _ => {}
+        let (is_held, zeros) = self.truncations.hold(inode, offset, data);
+        if is_held {
+            return Ok(Some(data.len()));
+        }
+        // a write behind them finds a gap
+        if offset + (data.len() as u64) < zeros {
+            file.write(self, 0, &vec![0; zeros as usize], mode)?;
         }
         if let Some(gap) = self
             .truncations
@@ -535,14 +547,9 @@ impl Change<'_> {
             };
             self.writer.truncate_shown(node, size, after)?;
             if let Some((handle, _)) = through.filter(|_| size < whole || size == 0) {
-                let mark = if size == 0 && takes_mark(&self.tree, node)? {
-                    Mark::Expected
-                } else {
-                    Mark::Data
-                };
-                let sizes = (u64::MAX, whole);
+                let zeros = leading_zeros(&self.tree, node, size, whole)?;
                 self.truncations
-                    .truncated_from(inode, handle, None, sizes, mark);
+                    .truncated(inode, handle, None, u64::MAX, zeros);
             }
             return Ok(());
         }
@@ -557,14 +564,12 @@ impl Change<'_> {
         }
         let end = self.truncations.end(inode).unwrap_or(whole);
         if size < end {
-            let is_marked = size == 0 && matches!(node.view(), Some((_, View::Unpacked)));
-            let mark = if is_marked {
-                Mark::Expected
-            } else {
-                Mark::Data
+            let zeros = match node.view() {
+                Some((_, View::Unpacked)) => leading_zeros(&self.tree, node, size, whole)?,
+                _ => None,
             };
             self.truncations
-                .truncated_from(inode, handle, Some(size), (whole, 0), mark);
+                .truncated(inode, handle, Some(size), whole, zeros);
         } else if size > end {
             let writing = self
                 .truncations
@@ -577,10 +582,10 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Gives an array the rows back that it had before GDAL has created its flat bytes, which are
-    /// being closed.
+    /// Gives an array the rows back that it had, if its flat bytes are closed with nothing but held
+    /// zeros.
     pub(super) fn restore_rows(&self, inode: u64, handle: u64) -> Result<()> {
-        let before = self.truncations.take_mark(inode, handle);
+        let before = self.truncations.take_held(inode, handle);
         let Some(size) = before.filter(|_| self.options.resize) else {
             return Ok(());
         };
@@ -601,18 +606,22 @@ impl Change<'_> {
     }
 }
 
-/// Returns whether GDAL's mark is less than a row, or a physical value, of an array.
-fn takes_mark(tree: &Tree, node: &Node) -> Result<bool> {
-    let Some(key) = node.flat() else {
-        return Ok(node.view().is_some());
+/// Returns which zeros are no data in a file that had `before` bytes and is truncated to `size`:
+/// less than a row of an array, or less than a physical value. `None` unless it is empty.
+fn leading_zeros(tree: &Tree, node: &Node, size: u64, before: u64) -> Result<Option<LeadingZeros>> {
+    if size > 0 {
+        return Ok(None);
+    }
+    let limit = match (node.view(), node.flat()) {
+        (Some((key, view)), _) => tree.viewed(key, view)?.1.form.shown_item() as u64,
+        (None, Some(key)) => tree.array(key)?.metadata().row_size(),
+        (None, None) => return Ok(None),
     };
-    let array = tree.array(key)?;
-    let metadata = array.metadata();
-    let rows = metadata.shape.iter().skip(1);
-    let row = rows.fold(metadata.dtype.size() as u64, |n, &len| {
-        n.saturating_mul(len)
-    });
-    Ok(row > MARK.len() as u64)
+    Ok(Some(LeadingZeros {
+        len: 0,
+        limit: limit.min(MAX_ZEROS),
+        before,
+    }))
 }
 
 #[cfg(test)]

@@ -279,6 +279,43 @@ fn gdal_creates_the_flat_bytes_of_an_array_and_its_views() {
     }
 }
 
+/// Zeros that are less than a row are no data if the file is closed after them: any program may
+/// create a file so, and open it again to write the rows.
+#[test]
+fn zeros_of_less_than_a_row_leave_an_array_its_rows() {
+    let store = tempfile::tempdir().unwrap();
+    let flat = array(store.path(), 7).flat;
+    let rows = flat.len() / ROW;
+    let mount = Mount::new(store.path(), &["--resize"]);
+    let path = mount.join("a/data.raw");
+    for (len, pieces) in [(1, 1), (3, 1), (4, 2), (ROW - 1, 1), (ROW - 1, ROW - 1)] {
+        fs::write(&path, &flat).unwrap();
+        let mut file = File::create(&path).unwrap();
+        for piece in vec![0; len].chunks(len / pieces) {
+            file.write_all(piece).unwrap();
+        }
+        // other programs see them until the close
+        assert_eq!(fs::read(&path).unwrap(), vec![0; len]);
+        support::close(file).unwrap();
+        assert_eq!(shape(store.path()), json!([rows, 12]), "{len}");
+        assert_eq!(fs::read(&path).unwrap(), [2, 1].repeat(12 * rows), "{len}");
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&flat, 0).unwrap();
+        support::close(file).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), flat);
+    }
+    // what overwrites a part of them leaves the others zeros
+    let file = File::create(&path).unwrap();
+    file.write_all_at(&[0; 6], 0).unwrap();
+    file.write_all_at(&[9; 2], 2).unwrap();
+    support::close(file).unwrap();
+    let row = [&[0, 0, 9, 9, 0, 0][..], &[2, 1].repeat(9)].concat();
+    assert_eq!(fs::read(&path).unwrap(), row);
+    // a row of zeros is data
+    fs::write(&path, [0; ROW]).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [0; ROW]);
+}
+
 /// Two zero bytes are data unless the file is closed after them.
 #[test]
 fn zeros_after_a_truncation_are_data_if_more_follows() {
