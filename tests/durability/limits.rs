@@ -229,17 +229,22 @@ fn the_daemon_of_run_ends_with_its_command() {
     wait_for("the first write", || {
         made.stored(&[0]).is_ok_and(|b| b[0] == b'x')
     });
-    let mut daemon = None;
+    // the process that holds the mount, if it outlives its daemon, and the daemon
+    let mut processes = Vec::new();
     wait_for("a daemon with a guard", || {
-        let daemons = children(Pid::from_child(&run), "zarrfs");
-        daemon = daemons
-            .into_iter()
-            .find(|pid| !children(*pid, "zarrfs-guard").is_empty());
-        daemon.is_some()
+        processes = children(Pid::from_child(&run), "zarrfs");
+        let daemons = processes.iter().flat_map(|pid| children(*pid, "zarrfs"));
+        let daemons: Vec<Pid> = daemons.collect();
+        processes.extend(daemons);
+        let mut guards = processes
+            .iter()
+            .flat_map(|pid| children(*pid, "zarrfs-guard"));
+        guards.next().is_some()
     });
-    let daemon = daemon.unwrap();
-    for signal in others().chain(ENDING) {
-        send(daemon, signal);
+    for process in processes {
+        for signal in others().chain(ENDING) {
+            send(process, signal);
+        }
     }
     run.stdin.take().unwrap().write_all(b"\n").unwrap();
     let output = run.wait_with_output().unwrap();

@@ -59,9 +59,10 @@ impl HeldUp {
 
     /// Returns whether zarrfs is still about to make one of the calls.
     fn is_waiting(&self) -> bool {
-        let children = format!("/proc/{0}/task/{0}/children", self.strace.id());
-        let pids = fs::read_to_string(children).unwrap_or_default();
-        pids.split_whitespace().any(|pid| {
+        // the process that holds the mount, and its daemon
+        let first = children(&self.strace.id().to_string());
+        let second: Vec<String> = first.iter().flat_map(|pid| children(pid)).collect();
+        first.iter().chain(&second).any(|pid| {
             let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
             let number = call.split(' ').next().and_then(|n| n.parse::<i64>().ok());
             number.is_some_and(|number| self.calls.contains(&number))
@@ -84,6 +85,13 @@ impl Drop for HeldUp {
         let _ = self.strace.kill();
         let _ = self.strace.wait();
     }
+}
+
+/// Returns the processes that a process of one thread has started.
+fn children(pid: &str) -> Vec<String> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    children.split_whitespace().map(str::to_string).collect()
 }
 
 /// Creates a directory with subdirectories of these names.
