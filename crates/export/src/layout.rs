@@ -7,9 +7,9 @@ use crate::describe::describe;
 use crate::reader::HierarchyReader;
 use crate::{Composite, Format, GroupFormat, ItemForm, NetcdfOptions};
 use boxed::BoxedHierarchy;
-use cut::{Cut, IndexRun};
+use cut::{AxisCut, IndexRun};
 use members::LayoutMembers;
-use pattern::{FieldKind, Pattern, PatternPart};
+use pattern::{FieldKind, NamePattern, PatternPart};
 use std::collections::BTreeSet;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::key::Key;
@@ -50,7 +50,7 @@ const FORMATS: [(&str, PieceFormat); 6] = [
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayoutRule {
     text: String,
-    pattern: Pattern,
+    pattern: NamePattern,
     format: PieceFormat,
     targets: Vec<Key>,
 }
@@ -62,7 +62,7 @@ pub struct LayoutPieces {
     members: LayoutMembers,
     /// The arrays of the files of each item of `{var}`; one item if the pattern lacks it.
     variables: Vec<Key>,
-    cuts: Vec<Cut>,
+    cuts: Vec<AxisCut>,
     /// The paths of all files, side by side.
     paths: String,
     /// Where each path begins, by the number of the file; and the end of the last.
@@ -90,7 +90,7 @@ impl LayoutRule {
         let (pattern, targets) = text
             .rsplit_once('=')
             .ok_or_else(|| Error::invalid("has no =; give PATTERN = PATH"))?;
-        let pattern = Pattern::parse(pattern.trim())?;
+        let pattern = NamePattern::parse(pattern.trim())?;
         let end = pattern.end();
         let found = FORMATS.iter().find(|(known, _)| end.ends_with(known));
         let (_, format) = found.ok_or_else(|| {
@@ -120,23 +120,25 @@ impl LayoutRule {
         ends.map(|end| Key::root().join(&fixed[..end])).collect()
     }
 
-    /// Returns the files of the rule. Reads the coordinates that the pattern names, and metadata.
+    /// Returns the files of the rule in the hierarchy whose root is at `root`. Reads the coordinates
+    /// that the pattern names, and metadata.
     ///
     /// # Errors
     ///
     /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) with the reason why the store has no
     /// such files: a coordinate is missing or not monotonic, two files would have one name. An
     /// error of the store; ENOMEM.
-    pub fn pieces(&self, hierarchy: &dyn HierarchyReader) -> Result<LayoutPieces> {
-        self.find_pieces(hierarchy)
+    pub fn pieces(&self, hierarchy: &dyn HierarchyReader, root: &Key) -> Result<LayoutPieces> {
+        self.find_pieces(hierarchy, root)
             .map_err(|e| e.context(format!("layout {:?}", self.text)))
     }
 
-    fn find_pieces(&self, hierarchy: &dyn HierarchyReader) -> Result<LayoutPieces> {
-        let members = LayoutMembers::find(hierarchy, &self.targets)?;
+    fn find_pieces(&self, hierarchy: &dyn HierarchyReader, root: &Key) -> Result<LayoutPieces> {
+        let targets = self.targets.iter().map(|target| root.join_key(target));
+        let members = LayoutMembers::find(hierarchy, &targets.collect::<Vec<_>>())?;
         let mut cuts = Vec::new();
         for (name, fields) in self.pattern.coordinates() {
-            cuts.push(Cut::find(hierarchy, &members, name, &fields)?);
+            cuts.push(AxisCut::find(hierarchy, &members, name, &fields)?);
         }
         let dimensions: Vec<&str> = cuts.iter().map(|cut| cut.dimension.as_str()).collect();
         let has_variables = self.pattern.has_variables();
@@ -146,13 +148,21 @@ impl LayoutRule {
             vec![members.group().clone()]
         };
         if variables.is_empty() {
-            let why = format!("no array of {:?} has the dimensions", members.group().as_str());
-            return Err(Error::invalid(format!("{why} {}", dimensions.join(", "))));
+            let dimensions = dimensions.join(", ");
+            let why = format!(
+                "no array of {} has the dimensions {dimensions}",
+                members.group()
+            );
+            return Err(Error::invalid(why));
         }
         if !has_variables && !matches!(self.format, PieceFormat::Group(_)) {
             members.check_single()?;
         }
-        members.check_cuts(&cuts)?;
+        let single: Vec<(&str, bool)> = cuts
+            .iter()
+            .map(|cut| (cut.dimension.as_str(), cut.is_single()))
+            .collect();
+        members.check_cuts(&single)?;
         LayoutPieces::new(self, members, variables, cuts)
     }
 }
@@ -162,9 +172,9 @@ impl LayoutPieces {
         rule: &LayoutRule,
         members: LayoutMembers,
         variables: Vec<Key>,
-        cuts: Vec<Cut>,
+        cuts: Vec<AxisCut>,
     ) -> Result<Self> {
-        let counts = cuts.iter().map(Cut::count);
+        let counts = cuts.iter().map(AxisCut::count);
         let count = counts.fold(variables.len(), usize::saturating_mul);
         if count > MAX_PIECES {
             let why = format!("{count} files are more than {MAX_PIECES}");
@@ -207,7 +217,7 @@ impl LayoutPieces {
     }
 
     /// Appends the path of a file.
-    fn push_path(&mut self, pattern: &Pattern, number: usize) -> Result<()> {
+    fn push_path(&mut self, pattern: &NamePattern, number: usize) -> Result<()> {
         let (variable, runs) = self.place(number);
         let from = self.paths.len();
         let mut path = std::mem::take(&mut self.paths);
@@ -338,7 +348,21 @@ impl LayoutPieces {
         let (variable, _) = self.place(number);
         let lengths = self.runs(number).into_iter();
         let lengths = lengths.map(|run| run.range.end - run.range.start).collect();
-        (!self.members.has_cut_strings(&self.cuts)).then_some((variable, lengths))
+        let dimensions = self.cuts.iter().map(|cut| cut.dimension.as_str());
+        let has_strings = self.members.has_strings(&dimensions.collect::<Vec<_>>());
+        (!has_strings).then_some((variable, lengths))
+    }
+
+    /// Returns why files end before a coordinate does, a line for each.
+    pub fn shortened(&self) -> Vec<String> {
+        let short = self.cuts.iter().filter_map(|cut| {
+            let array = cut.shortest.as_ref()?;
+            let (dimension, len) = (&cut.dimension, cut.len);
+            Some(format!(
+                "{array} has fewer than the {len} items of {dimension}, and ends the files"
+            ))
+        });
+        short.collect()
     }
 
     /// Returns the format of the files if they are containers of groups.

@@ -63,7 +63,7 @@ impl ArrayNode {
 pub type ChunkBytes = Box<dyn AsRef<[u8]>>;
 
 /// The chunks of an array.
-pub trait ChunkReader {
+pub trait ChunkReader: Send + Sync {
     /// Prepares for reading: chunks that were read before are compared with the stored ones, since
     /// another process may have changed the store.
     ///

@@ -1,7 +1,7 @@
 //! A hierarchy whose arrays are boxes of those of another: the items between two indices along each
 //! dimension that is cut. What describes an array, or makes a container, sees arrays of that size.
 
-use super::cut::{Cut, IndexRun};
+use super::cut::{AxisCut, IndexRun};
 use crate::describe::{StringEncoding, axis_names, flat_range, visit_strings};
 use crate::reader::{ArrayNode, ChunkBytes, ChunkReader, HierarchyNode, HierarchyReader};
 use std::collections::{BTreeSet, HashMap};
@@ -49,7 +49,7 @@ impl<'a> BoxedHierarchy<'a> {
         inner: &'a dyn HierarchyReader,
         group: &'a Key,
         shown: Option<BTreeSet<Key>>,
-        cuts: &'a [Cut],
+        cuts: &'a [AxisCut],
         runs: &[IndexRun],
     ) -> Self {
         let pairs = cuts.iter().zip(runs);
@@ -79,7 +79,10 @@ impl<'a> BoxedHierarchy<'a> {
         let Some(shown) = &self.shown else {
             return true;
         };
-        shown.contains(key) || key.relative_to(self.group).is_none_or(|below| below.is_root())
+        shown.contains(key)
+            || key
+                .relative_to(self.group)
+                .is_none_or(|below| below.is_root())
     }
 
     /// Returns the range of a dimension of an array. Arrays of other groups share it if they are as
@@ -118,7 +121,9 @@ impl<'a> BoxedHierarchy<'a> {
         let readable = if is_contiguous {
             array.readable.clone()
         } else {
-            Err(Error::unsupported("is cut along a dimension that is not its first"))
+            Err(Error::unsupported(
+                "is cut along a dimension that is not its first",
+            ))
         };
         let pairs = ranges.iter().zip(&metadata.shape);
         let first = pairs.fold(0, |first: u64, (range, len)| {
@@ -126,14 +131,22 @@ impl<'a> BoxedHierarchy<'a> {
         });
         let count = shape.iter().product::<u64>();
         let has_objects = metadata.has_objects();
-        let item = if has_objects { 1 } else { metadata.dtype.size() as u64 };
+        let item = if has_objects {
+            1
+        } else {
+            metadata.dtype.size() as u64
+        };
         let place = (first.saturating_mul(item), metadata.shape.clone());
         let range = place.0..place.0.saturating_add(count.saturating_mul(item));
         lock(&self.places).insert(array.key.clone(), place);
         let chunks = shape.iter().map(|len| (*len).max(1)).collect();
         let cut = metadata.without_codecs(shape, chunks);
         let cut = ArrayMetadata {
-            filters: if has_objects { metadata.filters.clone() } else { cut.filters },
+            filters: if has_objects {
+                metadata.filters.clone()
+            } else {
+                cut.filters
+            },
             order: Order::C,
             ..cut
         };
@@ -156,19 +169,6 @@ impl<'a> BoxedHierarchy<'a> {
             other => Ok(other),
         }
     }
-}
-
-/// Returns whether each file shows a range of the flat bytes of an array with these dimensions.
-pub fn is_contiguous(names: &[Option<String>], shape: &[u64], cuts: &[Cut]) -> bool {
-    let cut = |name: &Option<String>| {
-        let name = name.as_deref();
-        cuts.iter().find(|cut| name == Some(cut.dimension.as_str()))
-    };
-    let Some(last) = names.iter().rposition(|name| cut(name).is_some()) else {
-        return true;
-    };
-    let mut before = names.iter().zip(shape).take(last);
-    before.all(|(name, len)| *len == 1 || cut(name).is_some_and(Cut::is_single))
 }
 
 impl HierarchyReader for BoxedHierarchy<'_> {

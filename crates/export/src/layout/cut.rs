@@ -24,7 +24,7 @@ const MAX_ITEMS: u64 = 1 << 20;
 
 /// A cut along a dimension.
 #[derive(Debug)]
-pub struct Cut {
+pub struct AxisCut {
     /// The name of the coordinate in the pattern.
     pub name: String,
     /// The dimension that is cut.
@@ -33,6 +33,8 @@ pub struct Cut {
     pub len: u64,
     /// The coordinate array; `None` for a dimension without one.
     pub array: Option<Key>,
+    /// The array that ends the dimension, if it is shorter than the coordinate.
+    pub shortest: Option<Key>,
     /// The index at which each run begins, and the end of the last.
     starts: Vec<u64>,
     /// The texts of all fields of all runs, side by side.
@@ -42,20 +44,20 @@ pub struct Cut {
     /// The number of fields.
     fields: usize,
     /// The last item of the coordinate when the names were made.
-    last: Option<Item>,
+    last: Option<CoordinateItem>,
     _memory: Grant,
 }
 
 /// An item of a coordinate.
 #[derive(Clone, Debug, PartialEq)]
-enum Item {
+enum CoordinateItem {
     Number(MetadataNumber),
     Text(String),
     Missing,
 }
 
 /// The items of a coordinate.
-enum Items {
+enum CoordinateItems {
     Numbers {
         bytes: Vec<u8>,
         array: Box<ArrayNode>,
@@ -68,21 +70,21 @@ enum Items {
     None,
 }
 
-impl Items {
+impl CoordinateItems {
     /// Reads the items of a coordinate in a range.
     fn read(array: &ArrayNode, attributes: &Object, range: Range<u64>) -> Result<(Self, Grant)> {
         if are_strings(&array.metadata) {
             let (texts, memory) = texts(array, MAX_ITEMS)?;
             let count = (range.end - range.start) as usize;
             let texts = texts.into_iter().skip(range.start as usize).take(count);
-            return Ok((Items::Texts(texts.collect()), memory));
+            return Ok((CoordinateItems::Texts(texts.collect()), memory));
         }
         let metadata = with_stated_sign(&array.metadata, attributes).into_owned();
         let size = metadata.dtype.size() as u64;
         let memory = memory::take(((range.end - range.start) * size) as usize)?;
         let bytes = flat_range(array, range.start * size..range.end * size)?;
         let factor = |name: &str| attribute_number(attributes, name);
-        let items = Items::Numbers {
+        let items = CoordinateItems::Numbers {
             bytes,
             missing: attribute_nodata(&metadata, attributes),
             scale: factor("scale_factor").filter(|factor| *factor != 0.0),
@@ -96,11 +98,14 @@ impl Items {
     }
 
     /// Returns an item. Times count in the units of the array.
-    fn get(&self, index: usize) -> Item {
+    fn get(&self, index: usize) -> CoordinateItem {
         match self {
-            Items::None => Item::Missing,
-            Items::Texts(texts) => texts.get(index).cloned().map_or(Item::Missing, Item::Text),
-            Items::Numbers {
+            CoordinateItems::None => CoordinateItem::Missing,
+            CoordinateItems::Texts(texts) => texts
+                .get(index)
+                .cloned()
+                .map_or(CoordinateItem::Missing, CoordinateItem::Text),
+            CoordinateItems::Numbers {
                 bytes,
                 array,
                 missing,
@@ -111,18 +116,18 @@ impl Items {
                 let size = dtype.size().max(1);
                 let stored = bytes.get(index * size..(index + 1) * size);
                 let Some(number) = stored.and_then(|stored| number_item(dtype, stored)) else {
-                    return Item::Missing;
+                    return CoordinateItem::Missing;
                 };
                 let is_nan = matches!(number, MetadataNumber::Float(x) if !x.is_finite());
                 let is_nat = dtype.has_time() && number == MetadataNumber::Int(i64::MIN.into());
                 if is_nan || is_nat || Some(number) == *missing {
-                    return Item::Missing;
+                    return CoordinateItem::Missing;
                 }
                 if scale.is_none() && offset.is_none() {
-                    return Item::Number(number);
+                    return CoordinateItem::Number(number);
                 }
                 let value = number.as_f64() * scale.unwrap_or(1.0) + offset.unwrap_or(0.0);
-                Item::Number(MetadataNumber::Float(value))
+                CoordinateItem::Number(MetadataNumber::Float(value))
             }
         }
     }
@@ -132,7 +137,7 @@ impl Items {
 pub struct IndexRun<'a> {
     /// The indices.
     pub range: Range<u64>,
-    cut: &'a Cut,
+    cut: &'a AxisCut,
     number: usize,
 }
 
@@ -143,7 +148,7 @@ impl IndexRun<'_> {
     }
 }
 
-impl Cut {
+impl AxisCut {
     /// Finds the coordinate `name` and the runs of its items that have the same texts in the
     /// fields.
     ///
@@ -158,29 +163,27 @@ impl Cut {
         fields: &[&FieldKind],
     ) -> Result<Self> {
         let found = find_coordinate(hierarchy, members.group(), name)?;
-        let needs_items = fields.iter().any(|kind| !matches!(kind, FieldKind::Index(_)));
+        let needs_items = fields
+            .iter()
+            .any(|kind| !matches!(kind, FieldKind::Index(_)));
         let Some((array, dimension)) = found else {
             let of_index = members.length(name).filter(|_| !needs_items);
             let (len, _) = of_index.ok_or_else(|| {
-                let group = format!("/{}", members.group());
-                let why = format!("{group:?} has no coordinate {name:?} of one dimension");
+                let group = members.group();
+                let why = format!("{group} has no coordinate {name:?} of one dimension");
                 Error::invalid(why)
             })?;
-            let cut = Cut::new(name, name, len, fields.len());
-            return cut.with_runs(&Items::None, None, fields, len);
+            let cut = AxisCut::new(name, name, len, fields.len());
+            return cut.with_runs(&CoordinateItems::None, None, fields, len);
         };
         let whole = array.metadata.shape.iter().product();
         let (len, shortest) = members.length(&dimension).unwrap_or((whole, &array.key));
-        if len < whole {
-            log::warn!(
-                "/{shortest} has {len} items of the {whole} of {dimension}: the files show no more"
-            );
-        }
         let len = len.min(whole);
-        let mut cut = Cut::new(name, &dimension, whole, fields.len());
+        let mut cut = AxisCut::new(name, &dimension, whole, fields.len());
+        cut.shortest = Some(shortest.clone()).filter(|_| len < whole);
         cut.array = Some(array.key.clone());
         if !needs_items {
-            return cut.with_runs(&Items::None, None, fields, len);
+            return cut.with_runs(&CoordinateItems::None, None, fields, len);
         }
         let attributes = hierarchy.attributes(&array.key)?;
         let has_time = |kind: &&FieldKind| matches!(kind, FieldKind::Calendar(_));
@@ -193,7 +196,8 @@ impl Cut {
             let why = format!("{len} items of {name:?} are more than {MAX_ITEMS}");
             return Err(Error::invalid(why));
         }
-        let (items, _memory) = Items::read(&array, &attributes, 0..len).context(&array.key)?;
+        let (items, _memory) =
+            CoordinateItems::read(&array, &attributes, 0..len).context(&array.key)?;
         if len == whole && len > 0 {
             cut.last = Some(items.get(len as usize - 1));
         }
@@ -201,11 +205,12 @@ impl Cut {
     }
 
     fn new(name: &str, dimension: &str, len: u64, fields: usize) -> Self {
-        Cut {
+        AxisCut {
             name: name.to_string(),
             dimension: dimension.to_string(),
             len,
             array: None,
+            shortest: None,
             starts: Vec::new(),
             texts: String::new(),
             begins: Vec::new(),
@@ -218,7 +223,7 @@ impl Cut {
     /// Finds the runs of the first `len` items.
     fn with_runs(
         mut self,
-        items: &Items,
+        items: &CoordinateItems,
         scale: Option<&TimeScale>,
         fields: &[&FieldKind],
         len: u64,
@@ -237,19 +242,19 @@ impl Cut {
                         // writing to a String cannot fail
                         let _ = write!(text, "{index:0width$}");
                     }
-                    (_, Item::Missing) => return Err(self.refused(index, "is missing")),
+                    (_, CoordinateItem::Missing) => return Err(self.refused(index, "is missing")),
                     (FieldKind::Calendar(parts), _) => {
                         if let Some((scale, moment)) = scale.zip(moment.as_ref()) {
                             write_time(parts, scale, moment, text);
                         }
                     }
-                    (_, Item::Number(number)) => {
+                    (_, CoordinateItem::Number(number)) => {
                         let _ = write!(text, "{number}");
                     }
-                    (_, Item::Text(word)) => text.push_str(word),
+                    (_, CoordinateItem::Text(word)) => text.push_str(word),
                 }
             }
-            if let Item::Number(number) = &item
+            if let CoordinateItem::Number(number) = &item
                 && let Err(before) = order.add(*number)
             {
                 let why = format!("is not in order behind item {before}: sort the store by it");
@@ -276,7 +281,8 @@ impl Cut {
             return Err(Error::invalid(why));
         }
         let len: usize = texts.iter().map(String::len).sum();
-        self._memory.grow(len + size_of::<u64>() + texts.len() * size_of::<u32>())?;
+        self._memory
+            .grow(len + size_of::<u64>() + texts.len() * size_of::<u32>())?;
         self.starts.push(index);
         for text in texts {
             self.begins.push(self.texts.len() as u32);
@@ -315,7 +321,9 @@ impl Cut {
 
     /// Returns whether each run has one index.
     pub fn is_single(&self) -> bool {
-        self.starts.last().is_none_or(|end| *end == self.count() as u64)
+        self.starts
+            .last()
+            .is_none_or(|end| *end == self.count() as u64)
     }
 
     /// Returns a run.
@@ -346,7 +354,7 @@ impl Cut {
             return Ok(false);
         }
         let attributes = hierarchy.attributes(key)?;
-        let (items, _memory) = Items::read(&array, &attributes, self.len - 1..self.len)?;
+        let (items, _memory) = CoordinateItems::read(&array, &attributes, self.len - 1..self.len)?;
         Ok(items.get(0) == *last)
     }
 }
@@ -370,7 +378,9 @@ impl ItemOrder {
             (MetadataNumber::Int(last), MetadataNumber::Int(number)) => Some(number.cmp(&last)),
             (last, number) => number.as_f64().partial_cmp(&last.as_f64()),
         });
-        let is_falling = order.filter(|order| order.is_ne()).map(|order| order.is_lt());
+        let is_falling = order
+            .filter(|order| order.is_ne())
+            .map(|order| order.is_lt());
         let known = self.is_falling.or(is_falling);
         if is_falling.is_some() && is_falling != known {
             return Err(self.count - 1);
@@ -411,9 +421,10 @@ fn find_coordinate(
 fn time_scale(array: &ArrayNode, attributes: &Object, name: &str) -> Result<TimeScale> {
     let text = |name: &str| attributes.get(name).and_then(json::text);
     if array.metadata.dtype.has_time() {
-        let unit = time_unit(&array.metadata).map(|(unit, factor)| (unit, factor));
+        let unit = time_unit(&array.metadata);
         let scale = unit.and_then(|(unit, factor)| {
-            let scale = TimeScale::parse(&format!("{unit} since 1970-01-01"), "proleptic_gregorian");
+            let scale =
+                TimeScale::parse(&format!("{unit} since 1970-01-01"), "proleptic_gregorian");
             scale.map(|scale| scale.times(factor))
         });
         let why = || Error::invalid(format!("{name:?} counts years or months"));
@@ -431,12 +442,12 @@ fn time_scale(array: &ArrayNode, attributes: &Object, name: &str) -> Result<Time
     })
 }
 
-fn moment(scale: &TimeScale, item: &Item) -> std::result::Result<Moment, &'static str> {
+fn moment(scale: &TimeScale, item: &CoordinateItem) -> std::result::Result<Moment, &'static str> {
     let moment = match item {
-        Item::Number(MetadataNumber::Int(number)) => scale.of_int(*number),
-        Item::Number(MetadataNumber::Float(number)) => scale.of_float(*number),
-        Item::Missing => return Err("is missing"),
-        Item::Text(_) => None,
+        CoordinateItem::Number(MetadataNumber::Int(number)) => scale.of_int(*number),
+        CoordinateItem::Number(MetadataNumber::Float(number)) => scale.of_float(*number),
+        CoordinateItem::Missing => return Err("is missing"),
+        CoordinateItem::Text(_) => None,
     };
     moment.ok_or("is no date of the years 0 to 9999")
 }

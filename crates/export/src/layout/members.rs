@@ -1,8 +1,6 @@
 //! The arrays that the files of a rule show: those of a group, or some with the coordinates, bounds
 //! and grid mappings that they refer to (CF conventions). This module knows no names of files.
 
-use super::boxed::is_contiguous;
-use super::cut::Cut;
 use crate::describe::axis_names;
 use crate::reader::{ArrayNode, HierarchyNode, HierarchyReader};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,13 +29,13 @@ pub struct LayoutMembers {
     group: Key,
     /// The arrays that the rule names; none if it names the group.
     targets: Vec<Key>,
-    arrays: BTreeMap<Key, Member>,
+    arrays: BTreeMap<Key, LayoutMember>,
     _memory: Grant,
 }
 
 /// An array.
 #[derive(Debug)]
-struct Member {
+struct LayoutMember {
     dimensions: Vec<Option<String>>,
     shape: Vec<u64>,
     has_objects: bool,
@@ -45,7 +43,7 @@ struct Member {
     references: Vec<Key>,
 }
 
-impl Member {
+impl LayoutMember {
     fn new(hierarchy: &dyn HierarchyReader, array: &ArrayNode, attributes: &Object) -> Self {
         let dimensions = axis_names(hierarchy, array, attributes, &mut Vec::new());
         let group = array.key.parent();
@@ -54,12 +52,28 @@ impl Member {
         let words = words.map(|word| word.trim_end_matches(':'));
         let named = words.chain(dimensions.iter().flatten().map(String::as_str));
         let references: BTreeSet<Key> = named.filter_map(|name| group.child(name).ok()).collect();
-        Member {
-            references: references.into_iter().filter(|key| *key != array.key).collect(),
+        LayoutMember {
+            references: references
+                .into_iter()
+                .filter(|key| *key != array.key)
+                .collect(),
             shape: array.metadata.shape.clone(),
             has_objects: array.metadata.has_objects(),
             dimensions,
         }
+    }
+
+    /// Returns whether the items between cuts along these dimensions lie side by side.
+    fn is_contiguous(&self, cuts: &[(&str, bool)]) -> bool {
+        let cut = |name: &Option<String>| {
+            let name = name.as_deref();
+            cuts.iter().find(|(dimension, _)| name == Some(*dimension))
+        };
+        let Some(last) = self.dimensions.iter().rposition(|name| cut(name).is_some()) else {
+            return true;
+        };
+        let mut before = self.dimensions.iter().zip(&self.shape).take(last);
+        before.all(|(name, len)| *len == 1 || cut(name).is_some_and(|(_, is_single)| *is_single))
     }
 }
 
@@ -81,7 +95,7 @@ impl LayoutMembers {
                     return Err(Error::invalid(why));
                 }
                 _ => {
-                    let why = format!("there is no group or array {:?}", format!("/{target}"));
+                    let why = format!("there is no group or array {target}");
                     return Err(Error::invalid(why));
                 }
             };
@@ -110,7 +124,7 @@ impl LayoutMembers {
             let attributes = hierarchy.attributes(&key)?;
             let grant = memory::take(MEMBER)?;
             members._memory = std::mem::take(&mut members._memory).and(grant);
-            let member = Member::new(hierarchy, &array, &attributes);
+            let member = LayoutMember::new(hierarchy, &array, &attributes);
             missing.extend(member.references.iter().cloned());
             members.arrays.insert(key, member);
         }
@@ -132,14 +146,17 @@ impl LayoutMembers {
     pub fn variables(&self, dimensions: &[&str]) -> Vec<Key> {
         let all = self.arrays.values();
         let referred: BTreeSet<&Key> = all.flat_map(|member| &member.references).collect();
-        let is_shown = |key: &Key, member: &Member| {
+        let is_shown = |key: &Key, member: &LayoutMember| {
             let has = |name: &&str| member.dimensions.iter().flatten().any(|own| own == name);
             let is_coordinate = member.dimensions.iter().flatten().eq([key.name()]);
             let is_named = self.targets.contains(key);
             let is_data = self.targets.is_empty() && !referred.contains(key) && !is_coordinate;
             (is_named || is_data) && dimensions.iter().all(has)
         };
-        let shown = self.arrays.iter().filter(|(key, member)| is_shown(key, member));
+        let shown = self
+            .arrays
+            .iter()
+            .filter(|(key, member)| is_shown(key, member));
         shown.map(|(key, _)| key.clone()).collect()
     }
 
@@ -198,19 +215,20 @@ impl LayoutMembers {
         lengths.min()
     }
 
-    /// Checks that the files show ranges of the flat bytes of each array.
+    /// Checks that the files show ranges of the flat bytes of each array. `cuts` are the dimensions
+    /// that are cut, and whether each part of them is a single item.
     ///
     /// # Errors
     ///
     /// An array has a dimension that is cut behind one that is not.
-    pub fn check_cuts(&self, cuts: &[Cut]) -> Result<()> {
+    pub fn check_cuts(&self, cuts: &[(&str, bool)]) -> Result<()> {
         for (key, member) in &self.arrays {
-            if !is_contiguous(&member.dimensions, &member.shape, cuts) {
+            if !member.is_contiguous(cuts) {
                 let names = member.dimensions.iter();
                 let names = names.map(|name| name.as_deref().unwrap_or("?"));
                 let names: Vec<&str> = names.collect();
                 let why = format!(
-                    "/{key} has the dimensions {}: a cut is along the first ones",
+                    "{key} has the dimensions {}: a cut is along the first ones",
                     names.join(", ")
                 );
                 return Err(Error::invalid(why));
@@ -219,12 +237,12 @@ impl LayoutMembers {
         Ok(())
     }
 
-    /// Returns whether a cut array has strings of any length.
-    pub fn has_cut_strings(&self, cuts: &[Cut]) -> bool {
+    /// Returns whether an array with one of these dimensions has strings of any length.
+    pub fn has_strings(&self, dimensions: &[&str]) -> bool {
         let mut strings = self.arrays.values().filter(|member| member.has_objects);
         strings.any(|member| {
             let mut names = member.dimensions.iter().flatten();
-            names.any(|name| cuts.iter().any(|cut| cut.dimension == *name))
+            names.any(|name| dimensions.contains(&name.as_str()))
         })
     }
 }

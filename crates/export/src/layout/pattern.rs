@@ -14,7 +14,7 @@ const MAX_WIDTH: usize = 20;
 
 /// A pattern of paths.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pattern {
+pub struct NamePattern {
     parts: Vec<PatternPart>,
 }
 
@@ -24,12 +24,12 @@ pub enum PatternPart {
     /// Text as it is.
     Text(String),
     /// A field.
-    Field(Field),
+    Field(PatternField),
 }
 
 /// A field of a pattern.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Field {
+pub struct PatternField {
     /// The coordinate; empty for [`FieldKind::Variable`].
     pub name: String,
     /// How a name is made of its items.
@@ -72,7 +72,7 @@ pub enum TimePart {
     Second,
 }
 
-impl Pattern {
+impl NamePattern {
     /// Parses a pattern.
     ///
     /// # Errors
@@ -83,14 +83,16 @@ impl Pattern {
         let mut names: Vec<String> = Vec::new();
         let mut rest = text;
         while let Some((before, field)) = rest.split_once('{') {
-            let closed = field.split_once('}').filter(|(word, _)| !word.contains('{'));
+            let closed = field
+                .split_once('}')
+                .filter(|(word, _)| !word.contains('{'));
             let (word, behind) =
                 closed.ok_or_else(|| Error::invalid("a { of the pattern has no }"))?;
             parts.push(PatternPart::Text(before.to_string()));
             let (name, kind) = parse_field(word)?;
             let number = names.iter().filter(|known| **known == name).count();
             names.push(name.clone());
-            parts.push(PatternPart::Field(Field { name, kind, number }));
+            parts.push(PatternPart::Field(PatternField { name, kind, number }));
             rest = behind;
         }
         parts.push(PatternPart::Text(rest.to_string()));
@@ -99,11 +101,12 @@ impl Pattern {
             PatternPart::Field(_) => "0",
         });
         check_path(&texts.collect::<String>())?;
-        let is_open = |part: &PatternPart| matches!(part, PatternPart::Text(text) if text.contains('}'));
+        let is_open =
+            |part: &PatternPart| matches!(part, PatternPart::Text(text) if text.contains('}'));
         if parts.iter().any(is_open) {
             return Err(Error::invalid("a } of the pattern has no {"));
         }
-        Ok(Pattern { parts })
+        Ok(NamePattern { parts })
     }
 
     /// Returns the parts in order.
@@ -127,7 +130,7 @@ impl Pattern {
         }
     }
 
-    fn fields(&self) -> impl Iterator<Item = &Field> {
+    fn fields(&self) -> impl Iterator<Item = &PatternField> {
         self.parts.iter().filter_map(|part| match part {
             PatternPart::Field(field) => Some(field),
             PatternPart::Text(_) => None,
