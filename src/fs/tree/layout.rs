@@ -15,14 +15,14 @@ use std::time::{Duration, Instant, SystemTime};
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_export::{Composite, LayoutPieces, LayoutRule, PieceClass};
-use zarrfs_store::{Hint, Key, Permissions};
+use zarrfs_store::{Hint, Key, Permissions, StoreExt};
 
 /// Maximum number of sizes of files that are kept.
 const SIZES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 /// The layout of a mount.
 #[derive(Default)]
-pub(super) struct Layout {
+pub(super) struct MountLayout {
     rules: Vec<LayoutRule>,
     /// Protects the reference alone.
     known: Mutex<Option<Arc<LaidOut>>>,
@@ -33,6 +33,8 @@ pub(super) struct Layout {
 /// The files of all rules in one state of the store.
 pub(super) struct LaidOut {
     rules: Vec<(LayoutPieces, Arc<LayoutSource>)>,
+    /// The directory of the mountpoint: of a branch, where its present snapshot stays.
+    root: Key,
     /// What the names were made of.
     keys: Vec<Key>,
     versions: u64,
@@ -56,8 +58,19 @@ struct KnownSize {
 }
 
 impl LaidOut {
+    /// Returns a path as the rules name it: without the snapshot in which its directory stays.
+    fn shown(&self, path: &Key) -> Key {
+        match path.as_str().split_once('/').unwrap_or((path.as_str(), "")) {
+            (first, rest) if !self.root.is_root() && first.starts_with('@') => {
+                Key::root().join(rest)
+            }
+            _ => path.clone(),
+        }
+    }
+
     /// Returns the rule and the number of the file at a path.
     fn find(&self, path: &Key) -> Option<(usize, usize)> {
+        let path = self.shown(path);
         let rules = self.rules.iter().enumerate();
         rules
             .filter_map(|(rule, (pieces, _))| Some((rule, pieces.find(path.as_str())?)))
@@ -65,12 +78,20 @@ impl LaidOut {
     }
 
     fn has_directory(&self, path: &Key) -> bool {
-        self.rules.iter().any(|(pieces, _)| pieces.has_directory(path))
+        let path = &self.shown(path);
+        self.rules
+            .iter()
+            .any(|(pieces, _)| pieces.has_directory(path))
     }
 
     /// Returns the next name in a directory from a place among the paths of a rule on. A directory
     /// of several rules is named by the first.
-    fn next_name(&self, directory: &Key, (rule, place): &mut (usize, Option<usize>)) -> Option<(String, bool)> {
+    fn next_name(
+        &self,
+        directory: &Key,
+        (rule, place): &mut (usize, Option<usize>),
+    ) -> Option<(String, bool)> {
+        let directory = &self.shown(directory);
         while let Some((pieces, _)) = self.rules.get(*rule) {
             let from = place.unwrap_or_else(|| pieces.first_below(directory));
             let Some((name, is_directory, behind)) = pieces.name_at(directory, from) else {
@@ -99,14 +120,17 @@ impl Tree {
         if rules.is_empty() {
             return Ok(self);
         }
-        let layout = Layout {
+        let layout = MountLayout {
             rules,
-            ..Layout::default()
+            ..MountLayout::default()
         };
         let tree = Tree { layout, ..self };
         let laid_out = tree.lay_out()?;
         // a format that cannot hold the arrays is refused before the mount
         for (rule, (pieces, _)) in tree.layout.rules.iter().zip(&laid_out.rules) {
+            for line in pieces.shortened() {
+                log::warn!("layout {:?}: {line}", rule.text());
+            }
             if !pieces.is_empty() {
                 let file = pieces.file(&tree.exported(), 0, &tree.headers.netcdf);
                 let file = file.map_err(|e| e.context(format!("layout {:?}", rule.text())))?;
@@ -122,16 +146,17 @@ impl Tree {
     /// Makes the names of all files.
     fn lay_out(&self) -> Result<LaidOut> {
         let hierarchy = self.exported();
+        let root = self.layout_root();
         let mut rules: Vec<(LayoutPieces, Arc<LayoutSource>)> = Vec::new();
         let mut keys = BTreeSet::new();
         for rule in &self.layout.rules {
-            let pieces = rule.pieces(&hierarchy)?;
+            let pieces = rule.pieces(&hierarchy, &root)?;
             keys.extend(pieces.sources());
             let source = Arc::new(LayoutSource {
                 group: pieces.group().clone(),
                 format: pieces.container(),
             });
-            let checked = self.check_names(rule, &pieces, &rules);
+            let checked = self.check_names(rule, &pieces, &rules, &root);
             checked.map_err(|e| e.context(format!("layout {:?}", rule.text())))?;
             rules.push((pieces, source));
         }
@@ -142,6 +167,7 @@ impl Tree {
             changes: self.changes_of(&keys),
             keys,
             rules,
+            root,
             checked: Mutex::new(Instant::now()),
             sizes: Mutex::new(LruCache::new(SIZES)),
         })
@@ -153,23 +179,29 @@ impl Tree {
         rule: &LayoutRule,
         pieces: &LayoutPieces,
         before: &[(LayoutPieces, Arc<LayoutSource>)],
+        root: &Key,
     ) -> Result<()> {
-        let refused = |path: &str, why: &str| Err(Error::invalid(format!("the name {path:?} {why}")));
+        let refused =
+            |path: &str, why: &str| Err(Error::invalid(format!("the name {path:?} {why}")));
         let directories = rule.fixed_directories();
         for directory in &directories {
             if directory.name() == CONTROL {
                 return refused(directory.as_str(), "is one that zarrfs itself uses");
             }
-            let found = self.hierarchy.find(directory)?;
+            let found = self.hierarchy.find(&root.join_key(directory))?;
             if found.is_some_and(|node| !node.is_group() && !node.is_array()) {
                 return refused(directory.as_str(), "is that of a file in the store");
             }
         }
-        let directory = directories.last().cloned().unwrap_or_else(Key::root);
-        let is_group = self.hierarchy.find(&directory)?.is_some_and(|node| node.is_group());
+        let directory = root.join_key(directories.last().unwrap_or(&Key::root()));
+        let is_group = self
+            .hierarchy
+            .find(&directory)?
+            .is_some_and(|node| node.is_group());
         if is_group {
             for key in &self.hierarchy.prefixes(&directory)?.keys {
-                if pieces.find(key.as_str()).is_some() {
+                let shown = key.relative_to(root);
+                if shown.is_some_and(|key| pieces.find(key.as_str()).is_some()) {
                     return refused(key.as_str(), "hides an array or group");
                 }
             }
@@ -177,7 +209,10 @@ impl Tree {
         for number in 0..pieces.len() {
             let path = Key::root().join(pieces.path(number));
             if (self.is_generated_name(path.name()) || path.name() == FLAT)
-                && self.hierarchy.find(&path.parent())?.is_some()
+                && self
+                    .hierarchy
+                    .find(&root.join_key(&path.parent()))?
+                    .is_some()
             {
                 return refused(path.as_str(), "hides a file that the mount shows");
             }
@@ -185,7 +220,8 @@ impl Tree {
                 if other.find(path.as_str()).is_some() || other.has_directory(&path) {
                     return refused(path.as_str(), "is that of two files");
                 }
-                let mut above = std::iter::successors(Some(path.parent()), |key| Some(key.parent()));
+                let mut above =
+                    std::iter::successors(Some(path.parent()), |key| Some(key.parent()));
                 let mut above = above.by_ref().take_while(|key| !key.is_root());
                 if above.any(|key| other.find(key.as_str()).is_some()) {
                     return refused(path.as_str(), "is below another file");
@@ -193,6 +229,13 @@ impl Tree {
             }
         }
         Ok(())
+    }
+
+    /// Returns the directory of the mountpoint. All files of a branch are of one snapshot.
+    fn layout_root(&self) -> Key {
+        let snapshots = self.hierarchy.store().capabilities().snapshots;
+        let settled = snapshots.map(|snapshots| snapshots.settled(&Key::root()));
+        settled.and_then(Result::ok).flatten().unwrap_or_default()
     }
 
     /// Returns the files, known to be current at most `age` ago; `None` without a layout. If the
@@ -235,7 +278,8 @@ impl Tree {
         self.hierarchy.store().hint(Hint::Nodes(&known.keys));
         let hierarchy = self.exported();
         let sources = self.of_sources(&known.keys);
-        sources.is_ok_and(|now| now.versions == known.versions)
+        self.layout_root() == known.root
+            && sources.is_ok_and(|now| now.versions == known.versions)
             && self.changes_of(&known.keys) == known.changes
             && known
                 .rules
@@ -245,11 +289,44 @@ impl Tree {
 
     /// Returns whether a directory may have files or directories of the layout.
     pub(super) fn may_be_laid_out(&self, directory: &Node) -> bool {
-        !self.layout.rules.is_empty() && matches!(directory, Node::Directory(_) | Node::LayoutDirectory(_))
+        !self.layout.rules.is_empty() && directory.directory().is_some()
     }
 
-    /// Returns the file or directory of the layout at `name` in a directory. A directory that the
-    /// store has is not one of these.
+    /// Returns whether a path is that of a directory of the layout, which is there even if the store
+    /// lacks it.
+    pub fn is_layout_directory(&self, path: &Key) -> bool {
+        let laid_out = self.laid_out(KEPT);
+        laid_out.is_some_and(|laid_out| laid_out.has_directory(path))
+    }
+
+    /// Makes a directory of the layout one of the store, since a program creates a file in it: NCO
+    /// writes temporary files beside the one that it changes.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot create it.
+    pub fn begin_layout_directory(&self, path: &Key) -> Result<()> {
+        let above = std::iter::successors(Some(path.clone()), |key| Some(key.parent()));
+        let missing: Vec<Key> = above
+            .take_while(|key| !key.is_root() && self.is_layout_directory(key))
+            .take_while(|key| matches!(self.find_stat(key), Ok(None)))
+            .collect();
+        let mut from_top = missing.iter().rev();
+        from_top.try_for_each(|key| self.hierarchy.store().make_prefix(key))
+    }
+
+    /// Removes a directory of the layout from the store if it is empty there.
+    pub fn end_layout_directory(&self, path: &Key) {
+        let above = std::iter::successors(Some(path.clone()), |key| Some(key.parent()));
+        let mut own = above.take_while(|key| !key.is_root() && self.is_layout_directory(key));
+        // one that is not empty, or that is a group, stays
+        while let Some(key) = own.next()
+            && matches!(self.hierarchy.document_stats(&key), Ok(stats) if stats.is_empty())
+            && self.hierarchy.store().remove_prefix(&key).is_ok()
+        {}
+    }
+
+    /// Returns the file or directory of the layout at `name` in a directory.
     pub(super) fn layout_node(&self, directory: &Key, name: &str) -> Option<Node> {
         let laid_out = self.laid_out(KEPT)?;
         let path = directory.child(name).ok()?;
@@ -259,7 +336,7 @@ impl Tree {
         }
         laid_out
             .has_directory(&path)
-            .then_some(Node::LayoutDirectory(path))
+            .then_some(Node::Directory(path))
     }
 
     /// Adds the names of the layout in a directory to those of the store.
