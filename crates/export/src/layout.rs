@@ -120,8 +120,8 @@ impl LayoutRule {
         ends.map(|end| Key::root().join(&fixed[..end])).collect()
     }
 
-    /// Returns the files of the rule in the hierarchy whose root is at `root`. Reads the coordinates
-    /// that the pattern names, and metadata.
+    /// Returns the files of the rule in the hierarchy whose root is at `root`. Reads the
+    /// coordinates that the pattern names, and metadata.
     ///
     /// # Errors
     ///

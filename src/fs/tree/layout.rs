@@ -292,8 +292,8 @@ impl Tree {
         !self.layout.rules.is_empty() && directory.directory().is_some()
     }
 
-    /// Returns whether a path is that of a directory of the layout, which is there even if the store
-    /// lacks it.
+    /// Returns whether a path is that of a directory of the layout, which is there even if the
+    /// store lacks it.
     pub fn is_layout_directory(&self, path: &Key) -> bool {
         let laid_out = self.laid_out(KEPT);
         laid_out.is_some_and(|laid_out| laid_out.has_directory(path))

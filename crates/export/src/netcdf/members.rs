@@ -353,8 +353,9 @@ impl GroupArrays {
 
     /// Makes integers that CDF-2 lacks doubles, in arrays of at most one dimension, if the file can
     /// then be CDF-2: xarray stores times and grid mappings as 64-bit integers, and many programs
-    /// do not know CDF-5. Files of the parts of an array hold the same type. **No read of a file may fail because of a value.** Therefore the file is
-    /// CDF-5 if a value is not exact as a double or if the values cannot be read.
+    /// do not know CDF-5. **No read of a file may fail because of a value.** Therefore the file is
+    /// CDF-5 if a value is not exact as a double or if the values cannot be read. All values of an
+    /// array count, so that files of its parts have one type.
     fn convert_to_doubles(&mut self) {
         let native: Vec<Type> = self.list.iter().map(|member| member.kind).collect();
         for member in self.list.iter_mut().filter(|member| member.lacks_type()) {
