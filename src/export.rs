@@ -40,6 +40,7 @@ impl CachedHierarchy<'_> {
                 array,
                 cache: self.cache.clone(),
             }),
+            part_of: None,
         }
     }
 

@@ -1,17 +1,23 @@
 //! `zarrfs cat`: the flat bytes of an array or of a part of it, without FUSE, perhaps as a file of
-//! another format.
+//! another format; or a file of a layout.
 
 use super::flat::{self, Flat};
 use super::header::{HeaderSource, before_values, parse_box};
-use super::{CommandResult, ReadArgs, StoreArgs, StoreLocation, StoreRequest, size, stdio};
-use crate::fs::Fs;
+use super::header_options::LayoutArgs;
+use super::{
+    CommandFailure, CommandResult, ReadArgs, StoreArgs, StoreLocation, StoreRequest, size, stdio,
+};
+use crate::array::hierarchy::Hierarchy;
+use crate::cache::Cache;
+use crate::fs::tree::{ROOT_INODE, Tree};
+use crate::fs::{Fs, Options};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::io::{BufWriter, Write};
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
-use zarrfs_base::error::Error;
+use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_export::Format;
 use zarrfs_format::fill_value::FillMeaning;
 
@@ -24,6 +30,11 @@ pub struct CatArgs {
     /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
     path: StoreLocation,
+    /// Path of a file of --layout, when the store is a group
+    #[arg(value_name = "NAME", conflicts_with_all = ["part", "format"])]
+    name: Option<String>,
+    #[command(flatten)]
+    layout: LayoutArgs,
     /// Begin at byte N
     #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
     offset: u64,
@@ -65,6 +76,9 @@ pub fn run(args: &CatArgs) -> CommandResult {
     let hierarchy = StoreRequest::reading(&args.path, &args.store_args, &stats).hierarchy()?;
     let cache = args.reading.memory.cache(stats.clone());
     let options = args.reading.options(true);
+    if args.name.is_some() || !args.layout.rules().is_empty() {
+        return print_laid_out(args, hierarchy, cache, options);
+    }
     let Flat { fs, handle, array } =
         flat::open(&args.path, hierarchy, cache, stats.clone(), options)?;
     let part = parse_box(args.part.as_deref(), &args.path, &array)?;
@@ -89,6 +103,36 @@ pub fn run(args: &CatArgs) -> CommandResult {
         (None, _) => print(&fs, handle, &header, iter::once(args.offset..end)),
     };
     printed.map_err(|e| e.context(&args.path).into())
+}
+
+/// Prints a file of a layout.
+fn print_laid_out(
+    args: &CatArgs,
+    hierarchy: Hierarchy,
+    cache: Cache,
+    options: Options,
+) -> CommandResult {
+    let rules = args.layout.rules();
+    let (Some(name), false) = (&args.name, rules.is_empty()) else {
+        let why = "the name of a file needs --layout or --layout-file, and they need a name";
+        return Err(CommandFailure::wrong_use(why.to_string()));
+    };
+    let cache = Arc::new(cache);
+    let tree = Tree::new(hierarchy, cache.clone()).with_layout(rules);
+    let fs = Fs::new(tree.context(&args.path)?, cache, Arc::default(), options)?;
+    let mut inode = ROOT_INODE;
+    let mut size = 0;
+    for part in name.split('/').filter(|part| !part.is_empty()) {
+        let found = fs.lookup(inode, part);
+        let found = found.context(format!("{}: {name:?}", args.path))?;
+        (inode, size) = (found.inode, found.size);
+    }
+    let handle = fs.open(inode, false, false).context(name)?.handle;
+    let end = args
+        .length
+        .map_or(size, |n| args.offset.saturating_add(n).min(size));
+    let printed = print(&fs, handle, &[], iter::once(args.offset..end));
+    printed.map_err(|e| e.context(format!("{}: {name:?}", args.path)).into())
 }
 
 /// Prints `header` and these ranges of the flat bytes. A reader that has ended, such as `head`, is

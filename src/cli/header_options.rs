@@ -1,13 +1,15 @@
-//! `--headers`, `--containers`, `--views` and `--view`: the files for other programs that a mount
-//! shows, and the Zarr format of its documents.
+//! `--headers`, `--containers`, `--views`, `--layout` and `--view`: the files for other programs
+//! that a mount shows, and the Zarr format of its documents.
 
 use super::{PROGRAMS, words};
 use crate::array::hierarchy::{Hierarchy, ShownFormat};
 use crate::cache::Cache;
 use crate::fs::tree::{Headers, Tree, Views};
 use clap::Args;
+use std::fs::File;
+use std::io::Read;
 use std::sync::Arc;
-use zarrfs_export::{Format, GroupFormat, NetcdfOptions};
+use zarrfs_export::{Format, GroupFormat, LayoutRule, NetcdfOptions};
 use zarrfs_format::fill_value::FillMeaning;
 
 /// Options of `mount` and `ls`.
@@ -29,6 +31,8 @@ pub struct HeadersArgs {
     /// leading dimensions.
     #[arg(long, value_name = "LIST", default_value = "none", value_parser = parse_views)]
     views: Views,
+    #[command(flatten)]
+    layout: LayoutArgs,
     #[command(flatten)]
     files: FormatArgs,
     /// Show Zarr v3 as stored or as v2
@@ -61,6 +65,50 @@ pub struct FormatArgs {
     #[arg(long = "fill-value-is-missing", value_name = "WHEN", value_parser = words(&FILL_MEANINGS),
         default_value = "auto", hide_possible_values = true, hide_default_value = true)]
     fill_meaning: FillMeaning,
+}
+
+/// Options of `mount`, `ls` and `cat`: the files that an archive had before it became one store.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = PROGRAMS)]
+pub struct LayoutArgs {
+    /// Show parts of arrays as files, 'tas_{time:%Y}.nc = /tas'
+    ///
+    /// A pattern of paths, and the group or arrays that the files hold. {time:%Y%m} cuts by the
+    /// calendar of the coordinate time, {level} by its values, {time#} or {time#:04} by its
+    /// indices, {var} has a file for each array. The pattern ends with .nc, .h5, .nc4, .tif, .npy
+    /// or .raw. Can be given several times.
+    #[arg(long, value_name = "RULE", value_parser = LayoutRule::parse)]
+    layout: Vec<LayoutRule>,
+    /// Read the rules of --layout from FILE, one a line
+    ///
+    /// Empty lines and lines that begin with # are skipped.
+    #[arg(long, value_name = "FILE", value_parser = read_rules)]
+    layout_file: Option<LayoutFile>,
+}
+
+/// The rules of a file.
+#[derive(Clone, Debug)]
+struct LayoutFile(Vec<LayoutRule>);
+
+/// Maximum size of a file of rules in bytes.
+const MAX_RULES: u64 = 1 << 20;
+
+fn read_rules(path: &str) -> Result<LayoutFile, String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_RULES).read_to_string(&mut text));
+    read.map_err(|e| e.to_string())?;
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let rules = lines.map(|line| LayoutRule::parse(line).map_err(|e| e.to_string()));
+    rules.collect::<Result<_, _>>().map(LayoutFile)
+}
+
+impl LayoutArgs {
+    /// Returns the rules; none if no option was given.
+    pub fn rules(&self) -> Vec<LayoutRule> {
+        let of_file = self.layout_file.iter().flat_map(|file| &file.0);
+        self.layout.iter().chain(of_file).cloned().collect()
+    }
 }
 
 /// The words of `--fill-value-is-missing`.
@@ -96,10 +144,19 @@ impl FormatArgs {
 
 impl HeadersArgs {
     /// Returns the tree that shows a hierarchy with these files.
-    pub fn tree(&self, hierarchy: Hierarchy, cache: Arc<Cache>) -> Tree {
+    ///
+    /// # Errors
+    ///
+    /// The store has no such layout.
+    pub fn tree(
+        &self,
+        hierarchy: Hierarchy,
+        cache: Arc<Cache>,
+    ) -> zarrfs_base::error::Result<Tree> {
         Tree::new(self.files.hierarchy(hierarchy).with_view(self.view), cache)
             .with_headers(self.shown())
             .with_views(self.views)
+            .with_layout(self.layout.rules())
     }
 
     /// Returns the headers and containers that are shown.

@@ -11,7 +11,7 @@ use crate::fs::tree::{ListedNode, Name, NodeNature, Tree};
 use clap::Args;
 use std::io::{BufWriter, Write};
 use std::sync::Arc;
-use zarrfs_base::error::{Error, Result, one_line};
+use zarrfs_base::error::{Error, ErrorContext, Result, one_line};
 use zarrfs_base::json::{self, Value, json};
 use zarrfs_store::{Key, escaped};
 
@@ -94,7 +94,8 @@ pub fn run(args: &LsArgs) -> CommandResult {
     warn_unlisted(&hierarchy, &args.path);
     let tree = args
         .headers
-        .tree(hierarchy, Arc::new(Cache::new(CACHE, stats)));
+        .tree(hierarchy, Arc::new(Cache::new(CACHE, stats)))
+        .context(&args.path)?;
     let mut output = ListOutput {
         args,
         out: BufWriter::new(stdio::output()),

@@ -133,6 +133,7 @@ impl Fs {
                 Ok(draft.created(&self.tree))
             }
             Target::Plain(key) => {
+                self.tree.begin_layout_directory(&key.parent())?;
                 self.tree.record_early(&key);
                 let store = self.store();
                 let file = match store.writable_file(&key, true, exclusive) {
@@ -296,6 +297,10 @@ impl Fs {
                 _ => Err(Error::system(libc::ENOTDIR)),
             };
         };
+        // it exists as long as its arrays, so that a tree can be removed
+        if self.tree.is_layout_directory(key) && self.tree.find_stat(key)?.is_none() {
+            return Ok(());
+        }
         self.change().losing(&node, || {
             let _alone = self.arrays.resizing.alone(&[key]);
             self.arrays.check_empty(key)?;
@@ -477,6 +482,7 @@ impl Change<'_> {
                     _ => self.store().delete(key).context(key)?,
                 };
                 self.tree.removed(node);
+                self.tree.end_layout_directory(&key.parent());
                 removed
             }
             _ if node.is_control() => return Err(Error::system(libc::EPERM)),

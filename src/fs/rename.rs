@@ -20,6 +20,7 @@ impl Fs {
         if above.is_root() && name == CONTROL
             || self.tree.is_level(from)
             || self.tree.is_view_name(name)
+            || self.tree.is_layout_directory(from)
         {
             return Err(Error::system(libc::EPERM));
         }

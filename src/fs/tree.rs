@@ -26,6 +26,7 @@ mod access;
 mod attributes;
 mod early;
 mod headers;
+mod layout;
 mod levels;
 mod live;
 mod lookup;
@@ -50,6 +51,7 @@ pub use views::Views;
 
 use early::EarlyFiles;
 use headers::KnownHeaders;
+use layout::MountLayout;
 use live::LiveNodes;
 use node::NodeSource;
 use stored::StoredSizes;
@@ -108,6 +110,7 @@ pub struct Tree {
     requests: Counter,
     headers: Headers,
     views: Views,
+    layout: MountLayout,
     known_headers: Arc<KnownHeaders>,
     consolidated: Arc<KnownConsolidated>,
     /// Files that were written before what they are made of.
@@ -131,6 +134,7 @@ impl Tree {
             requests: Counter::default(),
             headers: Headers::default(),
             views: Views::default(),
+            layout: MountLayout::default(),
             known_headers,
             consolidated,
             early: EarlyFiles::default(),

@@ -167,11 +167,16 @@ impl Moment {
         (minutes / 60, minutes % 60)
     }
 
+    /// Returns the second.
+    pub fn second(&self) -> i128 {
+        self.micros / 1_000_000 % 60
+    }
+
     /// Writes `2000-01-31T12:00:00`, or with `fraction` `2000-01-31T12:00:00.000000`.
     pub fn write(&self, fraction: bool, out: &mut String) {
         let (year, month, day) = self.date;
         let (hour, minute) = self.hour_and_minute();
-        let second = self.micros / 1_000_000 % 60;
+        let second = self.second();
         // writing to a String cannot fail
         let _ = write!(
             out,
@@ -221,6 +226,23 @@ impl TimeScale {
         cycle
             .has_year(year.into())
             .then_some(TimeScale { cycle, unit, epoch })
+    }
+
+    /// Returns the same scale in units that are `factor` times as long.
+    pub fn times(self, factor: f64) -> Self {
+        TimeScale {
+            unit: self.unit * factor,
+            ..self
+        }
+    }
+
+    /// Returns the day of the year, from 1 on.
+    pub fn day_of_year(&self, moment: &Moment) -> i128 {
+        let (year, month, day) = moment.date;
+        let number = |month, day| self.cycle.day(year, month, day);
+        number(month, day)
+            .zip(number(1, 1))
+            .map_or(1, |(day, first)| day - first + 1)
     }
 
     /// Returns the time of an integer; `None` outside the years that four digits can say.

@@ -44,7 +44,7 @@ pub struct Composite {
 pub struct GrowingArrays {
     /// The keys of the arrays whose first dimension it is.
     pub keys: Vec<Key>,
-    /// An array that has it elsewhere, and so cannot become longer with the others.
+    /// Why they cannot become longer, if so: one of them has the dimension elsewhere.
     pub fixed: Option<String>,
 }
 
@@ -109,13 +109,29 @@ impl FilePart {
     }
 
     /// Returns whether the part holds flat bytes of an array that still has this shape and dtype.
-    /// Arrays in records may have become longer.
+    /// Arrays in records may have become longer, and so may those of which the file holds a part:
+    /// the bytes stay where they are in an array whose first dimension has another length.
     pub fn is_of(&self, metadata: &ArrayMetadata) -> bool {
-        let PartContent::Flat { shape, dtype, .. } = &self.content else {
+        let PartContent::Flat {
+            shape,
+            dtype,
+            start,
+            form,
+            ..
+        } = &self.content
+        else {
             return false;
         };
+        let stored = self.len / form.shown_item() as u64 * form.stored_item() as u64;
+        let end = start.saturating_add(stored);
+        let size_then = shape
+            .iter()
+            .fold(dtype.size() as u64, |size, len| size.saturating_mul(*len));
         let is_shape = match (shape.split_first(), metadata.shape.split_first()) {
             (Some((_, inner)), Some((_, now))) if self.is_record => inner == now,
+            (Some((_, inner)), Some((_, now))) if (*start, end) != (0, size_then) => {
+                inner == now && end <= metadata.flat_size()
+            }
             _ => *shape == metadata.shape,
         };
         is_shape && *dtype == metadata.dtype
@@ -261,6 +277,26 @@ impl Composite {
             is_record,
             content,
         });
+    }
+
+    /// Moves the flat bytes of arrays, of which the file was made as of whole ones, to where
+    /// `place` says: the position of the first byte among all flat bytes of the array, and its shape.
+    /// Arrays of which there is no place stay where they are. The file cannot grow afterwards.
+    pub fn place_arrays(&mut self, place: impl Fn(&Key) -> Option<(u64, Vec<u64>)>) {
+        for part in &mut self.parts {
+            if let PartContent::Flat {
+                key, shape, start, ..
+            } = &mut part.content
+                && let Some((offset, stored)) = place(key)
+            {
+                *start = start.saturating_add(offset);
+                *shape = stored;
+            }
+        }
+        self.growing = GrowingArrays {
+            keys: Vec::new(),
+            fixed: Some("the file shows a part of the arrays".into()),
+        };
     }
 
     /// Charges the memory of the file's own bytes to the memory limit.

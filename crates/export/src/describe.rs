@@ -23,19 +23,17 @@ pub use attributes::{
 use categories::Categories;
 pub use categories::add_flags;
 use coordinates::Coordinate;
-use coordinates::flat_range;
-pub use coordinates::{check_values, flat, max_chunks, time_unit};
+pub use coordinates::{check_values, flat, flat_range, max_chunks, time_unit};
 pub use crs::{for_gdal as system_for_gdal, is_same as is_same_system};
 use georeference::Georeference;
 pub use ngff::Plate;
-#[cfg(test)]
-pub use numbers::attribute_nodata as nodata_of_attributes;
+pub use numbers::{attribute_nodata, item as number_item};
 pub use numbers::{fill_is_missing, is_number, parse_float, with_other_sign, with_stated_sign};
 pub use projection::WGS_84;
 pub use role::is_in_degrees;
 use std::ops::Range;
 use std::sync::Arc;
-pub use strings::{StringEncoding, are_strings, read_strings, visit_strings};
+pub use strings::{StringEncoding, are_strings, read_strings, texts, visit_strings};
 use zarrfs_base::error::Result;
 use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_base::key::Key;

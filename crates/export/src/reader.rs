@@ -34,12 +34,19 @@ pub struct ArrayNode {
     pub readable: Result<()>,
     /// The chunks.
     pub chunks: Arc<dyn ChunkReader>,
+    /// The array of which this one is a part, if it is shown as an array of its own.
+    pub part_of: Option<Arc<ArrayNode>>,
 }
 
 impl ArrayNode {
     /// Returns the size of the flat array in bytes.
     pub fn size(&self) -> u64 {
         self.metadata.flat_size()
+    }
+
+    /// Returns the array of which this one is a part, or the array itself.
+    pub fn whole(&self) -> &ArrayNode {
+        self.part_of.as_deref().unwrap_or(self)
     }
 
     /// Returns the chunk grid.
@@ -56,7 +63,7 @@ impl ArrayNode {
 pub type ChunkBytes = Box<dyn AsRef<[u8]>>;
 
 /// The chunks of an array.
-pub trait ChunkReader {
+pub trait ChunkReader: Send + Sync {
     /// Prepares for reading: chunks that were read before are compared with the stored ones, since
     /// another process may have changed the store.
     ///

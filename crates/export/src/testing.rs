@@ -68,6 +68,7 @@ impl MapHierarchy {
             readable: chunks.pipeline().map(|_| ()),
             metadata,
             chunks: Arc::new(chunks),
+            part_of: None,
         })
     }
 }

@@ -18,6 +18,7 @@ use crate::fuse::Mountpoint;
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zarrfs_base::error::ErrorContext;
 use zarrfs_base::memory;
 use zarrfs_base::spill_file::SpillSpace;
 use zarrfs_base::stats::Stats;
@@ -168,6 +169,7 @@ fn file_system(
     let cache = Arc::new(cache.spilling(options.spill.clone()));
     memory::register_shrinking(&cache);
     let tree = args.headers.tree(hierarchy, cache.clone());
+    let tree = tree.context(&args.store)?;
     let fs = Arc::new(Fs::new(tree, cache.clone(), stats, options)?);
     if !read_only {
         cache.store_quiet()?;

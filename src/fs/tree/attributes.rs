@@ -80,6 +80,7 @@ impl Tree {
             return parent.view().is_some();
         };
         match name {
+            _ if self.may_be_laid_out(parent) => true,
             ZMETADATA => true,
             _ if self.is_header_name(name) => true,
             ZARR_JSON => self.hierarchy.may_show_inline(key),
@@ -92,6 +93,7 @@ impl Tree {
     /// wait.
     pub fn list_may_wait(&self, node: &Node, from: u64) -> bool {
         match node.directory() {
+            _ if self.may_be_laid_out(node) => true,
             Some(key) if self.has_objects(key) => true,
             _ if from >= FIXED_NAMES => false,
             Some(key) => self.shows_headers() || !self.knows_stored_size(key),
@@ -109,10 +111,13 @@ impl Tree {
     /// Returns the attributes of a node that was looked up just now.
     pub(super) fn attributes_of_found(&self, node: &Node) -> Result<Attributes> {
         match node {
-            Node::Directory(key) | Node::Unreadable(key) => {
-                let stat = self.stat(key)?;
-                Ok(self.directory_attributes(node, &stat))
-            }
+            Node::Directory(key) | Node::Unreadable(key) => match self.find_stat(key)? {
+                Some(stat) => Ok(self.directory_attributes(node, &stat)),
+                None if self.is_layout_directory(key) => {
+                    Ok(self.made(node, 0, 0, self.started, None))
+                }
+                None => Err(Error::stale()),
+            },
             Node::Flat(key) => self.flat_attributes(node, key),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.stored_chunk(key, name)?;

@@ -292,6 +292,7 @@ impl Tree {
             }
             Node::Dataset(key, format) => Ok(self.dataset(key, *format, age)?.file),
             Node::ViewFile(key, view, file) => self.view_file(key, view, *file, age),
+            Node::LayoutFile(path, _) => self.layout_file(path, age),
             _ => Err(Error::stale()),
         }
     }
@@ -332,7 +333,7 @@ impl Tree {
 
     /// Returns the numbers of writes and stores of the arrays among `sources` through this mount.
     /// What a program has written it sees at once: it would not find a header that it then creates.
-    fn changes_of(&self, sources: &[Key]) -> Vec<[u64; 2]> {
+    pub(super) fn changes_of(&self, sources: &[Key]) -> Vec<[u64; 2]> {
         let arrays = sources
             .iter()
             .filter_map(|key| self.hierarchy.cached_array(key));
@@ -464,6 +465,9 @@ impl Tree {
     /// Returns the attributes of a header or container. Its modification time is that of the array.
     /// Its stored size excludes the array's bytes, because `du` would count them twice.
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
+        if let Node::LayoutFile(path, _) = node {
+            return self.layout_attributes(node, path);
+        }
         match node.container() {
             Some((key, format)) => match self.dataset(key, format, KEPT) {
                 // a listing must not fail: the file shows as empty, and opening it reports the

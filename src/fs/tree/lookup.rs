@@ -53,7 +53,12 @@ impl Tree {
                 None => Ok(DirectoryKind::Control),
             };
         };
-        let found = self.hierarchy.find(key)?.ok_or_else(Error::stale)?;
+        let Some(found) = self.hierarchy.find(key)? else {
+            return self
+                .is_layout_directory(key)
+                .then(|| DirectoryKind::Group(key.clone()))
+                .ok_or_else(Error::stale);
+        };
         if found.is_array() || found.is_group() && self.damage_above(key).is_some() {
             Ok(DirectoryKind::Array(key.clone(), found.array()))
         } else if found.is_group() {
@@ -97,7 +102,13 @@ impl Tree {
             let stat = self.document_stat(key, file)?;
             return Ok(stat.map(|_| Node::Metadata(key.clone(), file)));
         }
-        match directory {
+        let of_layout = directory
+            .path()
+            .and_then(|path| self.layout_node(path, name));
+        if let Some(node @ Node::LayoutFile(..)) = of_layout {
+            return Ok(Some(node));
+        }
+        let found = match directory {
             DirectoryKind::Array(key, array) => self.lookup_in_array(key, array.as_deref(), name),
             DirectoryKind::Group(key) => self.lookup_in_group(key, name),
             DirectoryKind::View(key, view) => self.lookup_in_view(key, view, name),
@@ -105,7 +116,8 @@ impl Tree {
                 .into_iter()
                 .find(|f| f.name() == name)
                 .map(Node::Control)),
-        }
+        };
+        Ok(found?.or(of_layout))
     }
 
     fn lookup_in_group(&self, key: &Key, name: &str) -> Result<Option<Node>> {
@@ -296,6 +308,12 @@ impl Tree {
     /// grid knows, or a key in a group that is no metadata document. Returns `None` for other
     /// names.
     fn single_value(&self, level: &DirectoryKind, name: &str) -> Option<SingleValue> {
+        if level
+            .path()
+            .is_some_and(|path| self.layout_node(path, name).is_some())
+        {
+            return None;
+        }
         match level {
             DirectoryKind::Array(_, Some(array)) if !array.metadata().has_objects() => {
                 let chunk = chunk_named(array, name)?;
@@ -376,6 +394,14 @@ impl Tree {
 }
 
 impl DirectoryKind {
+    /// Returns the path of a directory in which a layout may have names.
+    fn path(&self) -> Option<&Key> {
+        match self {
+            DirectoryKind::Array(path, _) | DirectoryKind::Group(path) => Some(path),
+            DirectoryKind::View(..) | DirectoryKind::Control => None,
+        }
+    }
+
     /// Returns whether the attributes of a listed name may take decoding a chunk or reading the
     /// whole hierarchy, so that a listing should not look them up early.
     pub fn is_costly(&self, name: &str) -> bool {

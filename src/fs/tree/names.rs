@@ -51,13 +51,22 @@ impl Tree {
                 None => Ok(control_names()),
             };
         };
+        Ok(self.with_layout_of(key, self.stored_names(key)?))
+    }
+
+    /// Returns the names in the directory of a group or array, without those of a layout.
+    fn stored_names(&self, key: &Key) -> Result<NameStream> {
         if let Some(e) = self.damage_above(key) {
             return self.names_of_damaged(key, &e);
         }
         if self.is_level(key) {
             return Ok(Box::new(std::iter::empty()));
         }
-        let found = self.hierarchy.find(key)?.ok_or_else(Error::stale)?;
+        let found = match self.hierarchy.find(key)? {
+            Some(found) => found,
+            None if self.is_layout_directory(key) => return Ok(Box::new(std::iter::empty())),
+            None => return Err(Error::stale()),
+        };
         match found.usable() {
             Ok(Some(array)) => self.names_of_array(key, &array),
             Err(e) => self.names_of_damaged(key, &e),

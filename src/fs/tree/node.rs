@@ -4,6 +4,7 @@ use super::ROOT_INODE;
 use super::{CONTROL, FLAT, METRICS, SYNC};
 use crate::array::hierarchy::MetadataFile;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use zarrfs_export::{Format, GroupFormat};
 use zarrfs_store::Key;
 
@@ -36,6 +37,8 @@ pub enum Node {
     ViewDirectory(Key, View),
     /// A file in such a directory.
     ViewFile(Key, View, ViewedFile),
+    /// A file of the layout, by its path, and what it is made of.
+    LayoutFile(Key, Arc<LayoutSource>),
     /// A stored chunk of the array at this key, by its name in the mount; its number depends on the
     /// shape.
     Chunk(Key, String),
@@ -49,6 +52,15 @@ pub enum Node {
     ControlDirectory,
     /// A file in `.zarrfs`.
     Control(ControlFile),
+}
+
+/// What the files of a rule of the layout are made of.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LayoutSource {
+    /// The group whose arrays they show.
+    pub group: Key,
+    /// The format, if they are containers of groups.
+    pub format: Option<GroupFormat>,
 }
 
 /// The control files.
@@ -189,9 +201,8 @@ impl Node {
         match self {
             Node::Directory(_) => NodeNature::Directory,
             Node::ViewDirectory(..) => NodeNature::ViewDirectory,
-            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => {
-                NodeNature::Generated
-            }
+            Node::Flat(_) | Node::Header(..) | Node::Dataset(..) => NodeNature::Generated,
+            Node::ViewFile(..) | Node::LayoutFile(..) => NodeNature::Generated,
             Node::Chunk(..) | Node::Metadata(..) | Node::Value(_) => NodeNature::Stored,
             Node::Unreadable(_) => NodeNature::Unreadable,
             Node::ControlDirectory | Node::Control(_) => NodeNature::Control,
@@ -204,6 +215,7 @@ impl Node {
             Node::Directory(key) => AttributesCost::Description(key),
             Node::Flat(key) => AttributesCost::StoredSize(key),
             Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => AttributesCost::Everything,
+            Node::LayoutFile(..) => AttributesCost::Everything,
             Node::Chunk(key, _) => AttributesCost::ChunkSizes(key),
             Node::Metadata(key, file) => match file {
                 MetadataFile::Zarr => AttributesCost::Consolidated(key),
@@ -229,6 +241,7 @@ impl Node {
         }
         match self {
             Node::Dataset(key, _) => NodeSource::Documents(key),
+            Node::LayoutFile(_, source) => NodeSource::Documents(&source.group),
             Node::Metadata(key, file) => NodeSource::Document(key, *file),
             _ if self.is_directory() => NodeSource::Nothing,
             _ => self
@@ -311,6 +324,7 @@ impl Node {
     pub fn container(&self) -> Option<(&Key, GroupFormat)> {
         match self {
             Node::Dataset(key, format) => Some((key, *format)),
+            Node::LayoutFile(_, source) => Some((&source.group, source.format?)),
             _ => None,
         }
     }
@@ -349,6 +363,7 @@ impl Node {
             Node::Metadata(key, _) | Node::ViewDirectory(key, _) | Node::ViewFile(key, ..) => {
                 Some(key)
             }
+            Node::LayoutFile(_, source) => Some(&source.group),
             Node::ControlDirectory | Node::Control(_) => None,
         }
     }
@@ -371,6 +386,7 @@ impl Node {
             Node::Dataset(key, format) => key.join(format.name()),
             Node::ViewDirectory(key, view) => view.path(key),
             Node::ViewFile(key, view, file) => view.path(key).join(file.name()),
+            Node::LayoutFile(path, _) => path.clone(),
             Node::Chunk(key, name) => key.join(name),
             Node::Metadata(key, file) => key.join(file.name()),
             Node::ControlDirectory => Key::root().join(CONTROL),
@@ -396,7 +412,7 @@ impl Node {
                     *key = moved;
                 }
             }
-            Node::ControlDirectory | Node::Control(_) => {}
+            Node::LayoutFile(..) | Node::ControlDirectory | Node::Control(_) => {}
         }
         node
     }

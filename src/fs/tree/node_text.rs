@@ -1,9 +1,10 @@
 //! Nodes as texts, in which they outlive the daemon: a letter, the key, and what else the kind of
 //! node has, divided by zeros. A key has no zero.
 
-use super::node::{ControlFile, View, ViewedFile};
+use super::node::{ControlFile, LayoutSource, View, ViewedFile};
 use super::{FLAT, Node};
 use crate::array::hierarchy::MetadataFile;
+use std::sync::Arc;
 use zarrfs_export::{Format, GroupFormat};
 use zarrfs_store::Key;
 
@@ -28,6 +29,11 @@ pub fn to_text(node: &Node) -> String {
         Node::Dataset(_, format) => {
             parts.push(format.name().to_string());
             'g'
+        }
+        Node::LayoutFile(path, source) => {
+            let format = source.format.map_or("", GroupFormat::name);
+            parts.extend([path.as_str().to_string(), format.to_string()]);
+            'l'
         }
         Node::ViewFile(_, _, file) => {
             parts.push(file.name().to_string());
@@ -78,6 +84,14 @@ pub fn from_text(text: &str) -> Option<Node> {
             };
             Node::ViewFile(key, view, file)
         }
+        'l' => {
+            let path = Key::root().join(part()?);
+            let format = match part()? {
+                "" => None,
+                name => Some(GroupFormat::of_name(name)?),
+            };
+            Node::LayoutFile(path, Arc::new(LayoutSource { group: key, format }))
+        }
         'c' => Node::Chunk(key, part()?.to_string()),
         'm' => Node::Metadata(key, MetadataFile::of_name(part()?)?),
         's' => {
@@ -120,6 +134,11 @@ mod tests {
     fn each_kind_of_node_has_a_text() {
         let key = Key::root().join("a/b");
         let slices = View::Slices(vec![3, 14]);
+        let layout = |format| {
+            let group = key.clone();
+            let path = Key::root().join("tas/tas_1990.nc");
+            Node::LayoutFile(path, Arc::new(LayoutSource { group, format }))
+        };
         for node in [
             Node::Directory(Key::root()),
             Node::Directory(key.clone()),
@@ -130,6 +149,8 @@ mod tests {
             Node::ViewDirectory(key.clone(), View::Slices(Vec::new())),
             Node::ViewFile(key.clone(), slices.clone(), ViewedFile::Flat),
             Node::ViewFile(key.clone(), slices, ViewedFile::Header(Format::Envi)),
+            layout(None),
+            layout(Some(GroupFormat::Hdf5)),
             Node::Chunk(key.clone(), "c/0/1".to_string()),
             Node::Metadata(key.clone(), MetadataFile::Zarr),
             Node::Value(Key::root().join("x y")),

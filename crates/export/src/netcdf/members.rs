@@ -277,7 +277,10 @@ impl GroupArrays {
                 1 if member.dimensions().next() == records => {
                     self.growing.keys.push(member.array.key.clone())
                 }
-                _ => self.growing.fixed = Some(member.name().to_string()),
+                _ => {
+                    let why = "their dimension is not the first of";
+                    self.growing.fixed = Some(format!("{why} {:?}", member.name()));
+                }
             }
         }
         self.others.clear();
@@ -351,7 +354,8 @@ impl GroupArrays {
     /// Makes integers that CDF-2 lacks doubles, in arrays of at most one dimension, if the file can
     /// then be CDF-2: xarray stores times and grid mappings as 64-bit integers, and many programs
     /// do not know CDF-5. **No read of a file may fail because of a value.** Therefore the file is
-    /// CDF-5 if a value is not exact as a double or if the values cannot be read.
+    /// CDF-5 if a value is not exact as a double or if the values cannot be read. All values of an
+    /// array count, so that files of its parts have one type.
     fn convert_to_doubles(&mut self) {
         let native: Vec<Type> = self.list.iter().map(|member| member.kind).collect();
         for member in self.list.iter_mut().filter(|member| member.lacks_type()) {
@@ -361,7 +365,7 @@ impl GroupArrays {
         let is_exact = is_small
             && self.list.iter().all(|member| match member.form() {
                 form @ ItemForm::Double(_) => {
-                    flat(&member.array).is_ok_and(|bytes| form.can_show(&bytes))
+                    flat(member.array.whole()).is_ok_and(|bytes| form.can_show(&bytes))
                 }
                 _ => true,
             });

@@ -1,4 +1,4 @@
-use super::super::describe::nodata_of_attributes;
+use super::super::describe::attribute_nodata;
 use super::super::{PartContent, testing};
 use super::*;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ fn described(dtype: &str, shape: &[u64], values: &[u8], attributes: &str) -> Des
     let metadata = testing::metadata(dtype, shape);
     let number = |name: &str| json::float(attributes.get(name)?);
     Described {
-        nodata: nodata_of_attributes(&metadata, &attributes),
+        nodata: attribute_nodata(&metadata, &attributes),
         units: attributes
             .get("units")
             .and_then(json::text)

@@ -105,9 +105,7 @@ impl CompositeFile {
             _ if !fs.options.resize => {
                 "records can only be appended in a mount with --resize".to_string()
             }
-            Some(name) => {
-                format!("no records can be appended: their dimension is not the first of {name:?}")
-            }
+            Some(why) => format!("no records can be appended: {why}"),
             None => return Ok(()),
         };
         Err(Error::system(libc::EFBIG).context(why))

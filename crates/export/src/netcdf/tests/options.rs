@@ -154,7 +154,7 @@ fn the_record_dimension() {
     );
     assert_eq!(
         file.growing.fixed.as_deref(),
-        Some("s"),
+        Some("their dimension is not the first of \"s\""),
         "the last one that cannot become longer"
     );
     let records = file.records().unwrap();
