@@ -280,7 +280,8 @@ impl Composite {
     }
 
     /// Moves the flat bytes of arrays, of which the file was made as of whole ones, to where
-    /// `place` says: the position of the first byte among all flat bytes of the array, and its shape.
+    /// `place` says: the position of the first byte among all flat bytes of the array, and its
+    /// shape.
     /// Arrays of which there is no place stay where they are. The file cannot grow afterwards.
     pub fn place_arrays(&mut self, place: impl Fn(&Key) -> Option<(u64, Vec<u64>)>) {
         for part in &mut self.parts {
