@@ -7,6 +7,7 @@ use super::unlinked::UnlinkedNames;
 use crate::array::hierarchy::MetadataFile;
 use crate::array::is_chunk_like;
 use std::sync::Arc;
+use zarrfs_outlive::{Journal, Record};
 use zarrfs_store::Key;
 
 /// The absent names of a mount.
@@ -24,6 +25,12 @@ impl AbsentNames {
             unlinked: UnlinkedNames::new(),
             copies: Copies::new(),
         }
+    }
+
+    /// Records names in `journal` from now on, and takes over what a daemon has left there.
+    pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
+        self.unlinked.outlive(journal, left);
+        self.copies.outlive(journal, left);
     }
 
     /// Returns whether no lookup must find `name`, though it exists.

@@ -10,9 +10,10 @@
 
 use lru::LruCache;
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use zarrfs_base::memory::lock;
+use zarrfs_outlive::{Journal, Moments, Record, RecordId};
 use zarrfs_store::Key;
 
 /// Maximum time from what a thread did in a directory to what it does there next.
@@ -29,8 +30,11 @@ const NAMES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 pub struct Copies {
     /// Protects the map, by path.
     directories: Mutex<LruCache<Key, CopiedDirectory>>,
-    /// Protects the map: when a file was opened for writing or closed last, by inode number.
-    written: Mutex<LruCache<u64, Instant>>,
+    moments: Moments,
+    /// Protects the map: when a file was opened for writing or closed last, by inode number, and the
+    /// record of that.
+    written: Mutex<LruCache<u64, (Instant, Option<RecordId>)>>,
+    written_moments: Moments,
 }
 
 /// A directory that a thread has made, perhaps to copy files into it.
@@ -43,6 +47,38 @@ struct CopiedDirectory {
     at: Instant,
     /// The names that the thread has created or missed last.
     names: LruCache<String, ()>,
+    record: Option<RecordId>,
+}
+
+/// The kind of the records of directories. The number is that of the thread, with the two flags.
+const DIRECTORY_RECORD: u32 = 9;
+
+/// The kind of the records of files that are written. The number is the inode number.
+const WRITTEN_RECORD: u32 = 10;
+
+/// The flags in the number of a record.
+const IS_COPY: u64 = 1 << 32;
+const IS_EXCLUSIVE: u64 = 1 << 33;
+
+impl CopiedDirectory {
+    fn new(thread: u32, at: Instant) -> Self {
+        CopiedDirectory {
+            thread,
+            is_copy: false,
+            is_exclusive: false,
+            at,
+            names: LruCache::new(NAMES),
+            record: None,
+        }
+    }
+
+    fn number(&self) -> u64 {
+        let mut number = u64::from(self.thread);
+        for (is_set, flag) in [(self.is_copy, IS_COPY), (self.is_exclusive, IS_EXCLUSIVE)] {
+            number |= if is_set { flag } else { 0 };
+        }
+        number
+    }
 }
 
 impl Copies {
@@ -50,20 +86,44 @@ impl Copies {
     pub fn new() -> Self {
         Copies {
             directories: Mutex::new(LruCache::new(RECORDED)),
+            moments: Moments::default(),
             written: Mutex::new(LruCache::new(RECORDED)),
+            written_moments: Moments::default(),
+        }
+    }
+
+    /// Records directories in `journal` from now on, and takes over those that a daemon has left
+    /// there.
+    pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
+        for (path, number, at, record) in self.moments.outlive(journal, DIRECTORY_RECORD, left) {
+            let made = CopiedDirectory {
+                is_copy: number & IS_COPY != 0,
+                is_exclusive: number & IS_EXCLUSIVE != 0,
+                record: Some(record),
+                ..CopiedDirectory::new(number as u32, at)
+            };
+            self.put(Key::root().join(&path), made);
+        }
+        let moments = self.written_moments.outlive(journal, WRITTEN_RECORD, left);
+        for (_, inode, at, record) in moments {
+            lock(&self.written).put(inode, (at, Some(record)));
+        }
+    }
+
+    fn put(&self, directory: Key, made: CopiedDirectory) {
+        let displaced = lock(&self.directories).push(directory, made);
+        if let Some((_, displaced)) = displaced {
+            self.moments.remove(displaced.record);
         }
     }
 
     /// Records that a thread has made a directory.
     pub fn made(&self, directory: Key, thread: u32) {
         let made = CopiedDirectory {
-            thread,
-            is_copy: false,
-            is_exclusive: false,
-            at: Instant::now(),
-            names: LruCache::new(NAMES),
+            record: self.moments.add(directory.as_str(), thread.into()),
+            ..CopiedDirectory::new(thread, Instant::now())
         };
-        lock(&self.directories).put(directory, made);
+        self.put(directory, made);
     }
 
     /// Records that a thread copies files into a directory, if it has made that: it has created a
@@ -122,19 +182,31 @@ impl Copies {
             .cloned()
             .collect();
         for path in &below {
-            directories.pop(path);
+            if let Some(made) = directories.pop(path) {
+                self.moments.remove(made.record);
+            }
         }
     }
 
     /// Records that a file was opened for writing.
     pub fn writes(&self, inode: u64) {
-        lock(&self.written).put(inode, Instant::now());
+        let mut written = lock(&self.written);
+        if let Some((at, record)) = written.get_mut(&inode) {
+            *at = Instant::now();
+            self.written_moments.update(*record, inode);
+            return;
+        }
+        let new = (Instant::now(), self.written_moments.add("", inode));
+        if let Some((_, (_, record))) = written.push(inode, new) {
+            self.written_moments.remove(record);
+        }
     }
 
     /// Records that a file was closed.
     pub fn closed(&self, inode: u64) {
-        if let Some(at) = lock(&self.written).get_mut(&inode) {
+        if let Some((at, record)) = lock(&self.written).get_mut(&inode) {
             *at = Instant::now();
+            self.written_moments.update(*record, inode);
         }
     }
 
@@ -143,7 +215,7 @@ impl Copies {
     pub fn is_written(&self, inode: u64, is_open: bool) -> bool {
         let written = lock(&self.written);
         let closed = written.peek(&inode);
-        closed.is_some_and(|at| is_open || at.elapsed() < MOMENT)
+        closed.is_some_and(|(at, _)| is_open || at.elapsed() < MOMENT)
     }
 
     fn with(&self, directory: &Key, thread: u32, change: impl FnOnce(&mut CopiedDirectory)) {
@@ -152,6 +224,7 @@ impl Copies {
         if let Some(made) = made.filter(|made| made.thread == thread) {
             made.at = Instant::now();
             change(made);
+            self.moments.update(made.record, made.number());
         }
     }
 }
@@ -207,7 +280,7 @@ mod tests {
         let copies = Copies::new();
         copies.writes(5);
         assert!(copies.is_written(5, false) && !copies.is_written(6, true));
-        *lock(&copies.written).get_mut(&5).unwrap() -= 2 * MOMENT;
+        lock(&copies.written).get_mut(&5).unwrap().0 -= 2 * MOMENT;
         assert!(copies.is_written(5, true) && !copies.is_written(5, false));
         copies.closed(6);
         copies.closed(5);

@@ -147,6 +147,7 @@ impl Fs {
         self.directories.begin_after(generation << HANDLES);
         self.tree.outlive(&journal, left);
         self.truncations.outlive(&journal, left);
+        self.absent.outlive(&journal, left);
         let (counts, lost) = KeyedCounts::new(journal.clone(), ARRAY_RECORD, left);
         let lost: Vec<Key> = lost
             .iter()

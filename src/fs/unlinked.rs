@@ -6,9 +6,10 @@
 
 use lru::LruCache;
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use zarrfs_base::memory::lock;
+use zarrfs_outlive::{Journal, Moments, Record, RecordId};
 use zarrfs_store::Key;
 
 /// Maximum time from the unlinking of a name to its creation.
@@ -19,33 +20,58 @@ const NAMES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 /// Recently unlinked names.
 pub struct UnlinkedNames {
-    /// Protects the map, by path: when each name was unlinked.
-    names: Mutex<LruCache<Key, Instant>>,
+    /// Protects the map, by path: when each name was unlinked, and the record of that.
+    names: Mutex<LruCache<Key, (Instant, Option<RecordId>)>>,
+    moments: Moments,
 }
+
+/// The kind of the records of unlinked names.
+const UNLINKED_RECORD: u32 = 8;
 
 impl UnlinkedNames {
     /// Creates an empty record.
     pub fn new() -> Self {
         UnlinkedNames {
             names: Mutex::new(LruCache::new(NAMES)),
+            moments: Moments::default(),
+        }
+    }
+
+    /// Records names in `journal` from now on, and takes over those that a daemon has left there.
+    pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
+        for (path, _, at, record) in self.moments.outlive(journal, UNLINKED_RECORD, left) {
+            self.put(Key::root().join(&path), at, Some(record));
+        }
+    }
+
+    fn put(&self, path: Key, at: Instant, record: Option<RecordId>) {
+        let displaced = lock(&self.names).push(path, (at, record));
+        if let Some((_, (_, record))) = displaced {
+            self.moments.remove(record);
         }
     }
 
     /// Records that the name at `path` was unlinked.
     pub fn add(&self, path: Key) {
-        lock(&self.names).put(path, Instant::now());
+        let record = self.moments.add(path.as_str(), 0);
+        self.put(path, Instant::now(), record);
     }
 
     /// Returns whether the name at `path` is absent.
     pub fn contains(&self, path: &Key) -> bool {
         let names = lock(&self.names);
-        names.peek(path).is_some_and(|at| at.elapsed() < MOMENT)
+        names
+            .peek(path)
+            .is_some_and(|(at, _)| at.elapsed() < MOMENT)
     }
 
     /// Records that the name at `path` was created. Returns whether it was absent.
     pub fn remove(&self, path: &Key) -> bool {
-        let unlinked = lock(&self.names).pop(path);
-        unlinked.is_some_and(|at| at.elapsed() < MOMENT)
+        let Some((at, record)) = lock(&self.names).pop(path) else {
+            return false;
+        };
+        self.moments.remove(record);
+        at.elapsed() < MOMENT
     }
 
     /// Records that a listing of `directory` shows its names.
@@ -63,7 +89,9 @@ impl UnlinkedNames {
         let paths = names.iter().map(|(path, _)| path);
         let forgotten: Vec<Key> = paths.filter(|path| is_forgotten(path)).cloned().collect();
         for path in &forgotten {
-            names.pop(path);
+            if let Some((_, record)) = names.pop(path) {
+                self.moments.remove(record);
+            }
         }
     }
 }
@@ -96,7 +124,7 @@ mod tests {
     fn a_name_is_absent_for_a_moment() {
         let names = UnlinkedNames::new();
         let path = Key::root().join("a/data.raw");
-        lock(&names.names).put(path.clone(), Instant::now() - MOMENT);
+        lock(&names.names).put(path.clone(), (Instant::now() - MOMENT, None));
         assert!(!names.contains(&path) && !names.remove(&path));
     }
 }
