@@ -150,8 +150,9 @@ impl Daemon {
 
 /// Kills the process that holds a mount, and the daemon, which would store everything otherwise.
 fn kill_both(holder: Pid) {
-    let daemon = daemon_of(holder);
-    for pid in [holder, daemon] {
+    // it must not start another daemon meanwhile
+    let _ = kill_process(holder, Signal::STOP);
+    for pid in [daemon_of(holder), holder] {
         let _ = kill_process(pid, Signal::KILL);
     }
 }

@@ -62,11 +62,12 @@ const STEPS: &str = r#"
     left
     code with_mount '
         trap "" TERM
-        # the process that would start another daemon, and the daemon
-        for name in holder_pid pid; do
-            sed -n "s/.*\"$name\": *\"*\([0-9]*\).*/\1/p" "$M/.zarrfs/stats.json"
-        done >pids
-        kill -9 $(cat pids)
+        # the daemon, and the process that would start another one
+        pid_of() { sed -n "s/.*\"$1\": *\"*\([0-9]*\).*/\1/p" "$M/.zarrfs/stats.json"; }
+        daemon=$(pid_of pid)
+        holder=$(pid_of holder_pid)
+        kill -STOP $holder
+        kill -9 $daemon $holder
         for _ in $(seq 1000); do
             if ! cat "$M/lat/data.raw" >/dev/null 2>&1; then echo "reading fails"; break; fi
             sleep 0.1

@@ -349,7 +349,9 @@ END
 
         start '\007\001'
         # the daemon, and the process that would start another one
-        kill -9 $(for name in holder_pid pid; do grep -o "\"$name\": *\"*[0-9]*" stats | grep -o '[0-9]*'; done)
+        pid_of() { grep -o "\"$1\": *\"*[0-9]*" stats | grep -o '[0-9]*'; }
+        kill -STOP $(pid_of holder_pid)
+        kill -9 $(pid_of pid) $(pid_of holder_pid)
         code wait $!
         cat said
         left
