@@ -85,6 +85,20 @@ impl PassedSignals {
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.blocked, std::ptr::null_mut()) };
     }
 
+    /// Unblocks the signals that this process has inherited as blocked. Threads inherit the mask.
+    pub fn take_blocked() {
+        // SAFETY: the set lives longer than the call, which changes the mask of this thread alone;
+        // zeros are valid for its type.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in ENDING.into_iter().chain(PASSED_ON) {
+                libc::sigaddset(&mut set, signal);
+            }
+            libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        }
+    }
+
     /// Waits for a signal, or until one of the descriptors can be read.
     pub fn wait_for(&self, descriptors: &[BorrowedFd]) -> WaitEnd {
         self.wait_until(descriptors, None)

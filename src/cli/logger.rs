@@ -5,7 +5,7 @@ mod queue;
 mod repeats;
 
 use super::start_directory::absolute;
-use super::systemd::{self, Journal};
+use super::systemd::{self, SystemJournal};
 use super::{CommandFailure, CommandResult, DIAGNOSTICS, time};
 use clap::Args;
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -187,7 +187,7 @@ impl LogArgs {
         let Some(path) = &self.log_journal else {
             return start_queue(LineFormat::Terminal, std::io::stderr(), self.log_level);
         };
-        let journal = Journal::open(&absolute(path)).map_err(|e| {
+        let journal = SystemJournal::open(&absolute(path)).map_err(|e| {
             CommandFailure::failed(format!(
                 "--log-journal: {}: {e}; is systemd-journald running?",
                 path.display()

@@ -5,6 +5,7 @@ mod background;
 mod handover;
 mod held;
 mod holder;
+mod message;
 mod opened;
 mod plan;
 mod serving;
@@ -27,7 +28,7 @@ use super::{
 use crate::fs::tree::Audience;
 use crate::fuse::inherited_descriptor;
 use clap::{Args, FromArgMatches};
-use holder::Role;
+use holder::MountRole;
 use opened::OpenedMount;
 use serving::ServingMount;
 use std::ffi::OsString;
@@ -139,9 +140,9 @@ pub struct ServedArgs {
     /// docs/operations.md.
     #[arg(long, help_heading = DIAGNOSTICS)]
     no_outlive: bool,
-    /// Maximum number of restarts of a killed daemon in a minute
+    /// Limit restarts in a minute
     ///
-    /// If the daemon is killed once more, the mount ends.
+    /// If the daemon is killed more often than that, the mount ends.
     #[arg(long, value_name = "COUNT", default_value_t = 2, help_heading = DIAGNOSTICS)]
     restarts: u32,
     #[command(flatten)]
@@ -264,8 +265,8 @@ pub fn run(args: MountArgs, words: &[OsString]) -> CommandResult {
 /// Mounts, calls `ready`, and serves the mount until it ends. This process must have one thread.
 pub fn mount(plan: MountPlan, ready: impl FnOnce() -> CommandResult) -> CommandResult {
     match holder::hold(&plan, ready)? {
-        Role::Holder(ended) => ended,
-        Role::Alone(why, ready) => {
+        MountRole::Holder(ended) => ended,
+        MountRole::Alone(why, ready) => {
             let opened = OpenedMount::new(plan, None)?;
             let outlives = format!("no: {why}");
             opened
@@ -274,7 +275,7 @@ pub fn mount(plan: MountPlan, ready: impl FnOnce() -> CommandResult) -> CommandR
                 .set(OUTLIVES, outlives, Audience::Everyone);
             ServingMount::start(opened)?.wait(ready)
         }
-        Role::Daemon(held) => {
+        MountRole::Daemon(held) => {
             let reporter = held.taken.as_ref().and(held.reporter());
             let foreground = plan.foreground;
             let served = OpenedMount::new(plan, Some(held)).and_then(ServingMount::start);

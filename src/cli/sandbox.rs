@@ -94,8 +94,8 @@ impl SandboxArgs {
         }
     }
 
-    /// Starts the guard of a mount, which writes into a pipe when the daemon ends. Without it there is
-    /// no sandbox.
+    /// Starts the guard of a mount, which writes into a pipe when the daemon ends. Without it there
+    /// is no sandbox.
     pub fn start_guard(
         &self,
         sandbox: &mut Sandbox,

@@ -16,30 +16,30 @@ pub const JOURNAL: &str = "/run/systemd/journal/socket";
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// A connection to the journal, which takes an entry with each write.
-pub struct Journal {
+pub struct SystemJournal {
     socket: UnixDatagram,
     path: PathBuf,
 }
 
-impl Journal {
+impl SystemJournal {
     /// Opens the journal at `path`.
     ///
     /// # Errors
     ///
     /// Fails if no journal listens there.
-    pub fn open(path: &Path) -> io::Result<Journal> {
+    pub fn open(path: &Path) -> io::Result<SystemJournal> {
         UnixDatagram::unbound()?.connect(path)?;
         let socket = UnixDatagram::unbound()?;
         // a journal that hangs loses lines, but delays no request
         socket.set_nonblocking(true)?;
-        Ok(Journal {
+        Ok(SystemJournal {
             socket,
             path: path.to_path_buf(),
         })
     }
 }
 
-impl Write for Journal {
+impl Write for SystemJournal {
     fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
         // not connected: the journal may have been restarted
         self.socket.send_to(entry, &self.path)
@@ -148,6 +148,10 @@ mod tests {
             let length = listening.recv(&mut said).unwrap();
             assert_eq!(&said[..length], b"READY=1\n");
         }
-        drop(Journal::open(&path).err().expect("nobody listens any more"));
+        drop(
+            SystemJournal::open(&path)
+                .err()
+                .expect("nobody listens any more"),
+        );
     }
 }

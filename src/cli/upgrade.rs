@@ -57,7 +57,8 @@ pub fn run(args: &UpgradeArgs) -> CommandResult {
     result
 }
 
-/// Checks that a program is a zarrfs that can be started: while it takes over, requests wait for it.
+/// Checks that a program is a zarrfs that can be started: while it takes over, requests wait for
+/// it.
 fn check(program: &Path) -> CommandResult {
     let shown = program.display();
     let said = Command::new(program)

@@ -31,8 +31,8 @@ pub struct Copies {
     /// Protects the map, by path.
     directories: Mutex<LruCache<Key, CopiedDirectory>>,
     moments: Moments,
-    /// Protects the map: when a file was opened for writing or closed last, by inode number, and the
-    /// record of that.
+    /// Protects the map: when a file was opened for writing or closed last, by inode number, and
+    /// the record of that.
     written: Mutex<LruCache<u64, (Instant, Option<RecordId>)>>,
     written_moments: Moments,
 }

@@ -12,7 +12,6 @@ mod opened_text;
 pub mod plain;
 pub mod view;
 
-use super::survival::UnstoredBytes;
 use super::write::{WriteMode, ZEROS};
 use super::write_record::WriteRecord;
 use super::{Change, Fs, KernelPages};
@@ -32,6 +31,18 @@ use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_store::Key;
+
+/// What becomes of bytes that were written to an open file when the daemon is killed before the
+/// file is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnstoredBytes {
+    /// They are in the store already.
+    None,
+    /// They are lost if an array that the file shows has chunks that are not stored.
+    InArrays,
+    /// They are lost.
+    InFile,
+}
 
 /// An open file. The provided methods are those of a file that can only be read.
 pub trait OpenFile: Send + Sync {

@@ -11,7 +11,7 @@
 //!
 //! This module must not know how a daemon dies, or what starts its successor.
 
-use super::files::OpenFile;
+use super::files::{OpenFile, UnstoredBytes};
 use super::tree::{Attributes, Audience, Node};
 use super::write::WriteMode;
 use super::{Change, Fs, KernelPages, OpenedFile};
@@ -25,9 +25,9 @@ use zarrfs_outlive::{Journal, KeyedCounts, Record, RecordId};
 use zarrfs_store::Key;
 
 /// The kinds of records. The numbers of a file are its handle, and its flags with the number of
-/// writes since everything was stored; its text is the inode number, the number of the request
-/// that opened it, and the mode with which it was created. Those of a directory are its handle and inode number; its text is the number of
-/// the request, a position, and the name before it.
+/// writes since everything was stored; its text is the inode number, the number of the request that
+/// opened it, and the mode with which it was created. Those of a directory are its handle and inode
+/// number; its text is the number of the request, a position, and the name before it.
 const FILE_RECORD: u32 = 2;
 const DIRECTORY_RECORD: u32 = 3;
 const ARRAY_RECORD: u32 = 4;
@@ -49,21 +49,9 @@ const HANDLES: u32 = 40;
 /// One write in the number that counts them.
 const WRITE: u64 = 1 << 16;
 
-/// What becomes of bytes that were written to an open file when the daemon is killed before the
-/// file is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UnstoredBytes {
-    /// They are in the store already.
-    None,
-    /// They are lost if an array that the file shows has chunks that are not stored.
-    InArrays,
-    /// They are lost.
-    InFile,
-}
-
 /// How a file was opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Opening {
+pub struct FileOpening {
     /// The number of the request.
     pub request: u64,
     /// For whom it was opened.
@@ -95,7 +83,7 @@ enum Unanswered {
 }
 
 impl OpenRecords {
-    fn opened(&self, file: &dyn OpenFile, handle: u64, opening: Opening) {
+    fn opened(&self, file: &dyn OpenFile, handle: u64, opening: FileOpening) {
         let mut flags = 0;
         for (is_set, flag) in [
             (opening.for_writing, FOR_WRITING),
@@ -193,7 +181,7 @@ impl Fs {
     }
 
     /// Records an open file, before its opening is answered.
-    pub fn record_opening(&self, opened: &OpenedFile, opening: Opening) {
+    pub fn record_opening(&self, opened: &OpenedFile, opening: FileOpening) {
         if let Some(records) = self.open_records.get()
             && let Ok(file) = self.files.get(opened.handle)
         {

@@ -72,7 +72,8 @@ struct Truncation {
     record: Option<RecordId>,
 }
 
-/// Zeros at the start of a truncated file that are not in the array, since nothing else was written.
+/// Zeros at the start of a truncated file that are not in the array, since nothing else was
+/// written.
 struct LeadingZeros {
     /// Their number.
     len: u64,
@@ -82,9 +83,9 @@ struct LeadingZeros {
     before: u64,
 }
 
-/// The kind of the records of truncations. The numbers are the inode number, and the end and one, or
-/// 0 for no end; the text is the whole size, the number of zeros at the start and one, or 0, with
-/// their limit and the size before, and the owners.
+/// The kind of the records of truncations. The numbers are the inode number, and the end and one,
+/// or 0 for no end; the text is the whole size, the number of zeros at the start and one, or 0,
+/// with their limit and the size before, and the owners.
 const TRUNCATION_RECORD: u32 = 5;
 
 impl Truncation {

@@ -171,8 +171,8 @@ impl Mountpoint {
         Ok(mountpoint)
     }
 
-    /// Returns the mount as bytes and descriptors, by which another process can serve it: the device
-    /// comes first. `None` once the mount is served.
+    /// Returns the mount as bytes and descriptors, by which another process can serve it: the
+    /// device comes first. `None` once the mount is served.
     pub fn to_message(&self) -> Option<(Vec<u8>, Vec<BorrowedFd<'_>>)> {
         let device = self.device.clone().unwrap_or_default();
         let mut bytes = [device.as_bytes(), &[0], self.path.as_os_str().as_bytes()].concat();

@@ -7,7 +7,7 @@ use super::request_info::RequestInfo;
 use super::{FuseServer, MAX_BACKGROUND};
 use crate::cache::Wait;
 use crate::fs::tree::{Audience, ROOT_INODE};
-use crate::fs::{Fs, KernelPages, MAX_NAME, Opening, RequestKind, Seek, StalePages};
+use crate::fs::{FileOpening, Fs, KernelPages, MAX_NAME, RequestKind, Seek, StalePages};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -212,7 +212,7 @@ impl Filesystem for FuseServer {
             }
             let done = request.run(fs, || {
                 let opened = fs.open_for(audience, inode.0, for_writing, direct)?;
-                let opening = Opening {
+                let opening = FileOpening {
                     request: number,
                     audience,
                     for_writing,
@@ -572,7 +572,7 @@ impl Filesystem for FuseServer {
                         }
                     },
                 )?;
-                let opening = Opening {
+                let opening = FileOpening {
                     request: number,
                     audience: Audience::Owner,
                     for_writing: true,

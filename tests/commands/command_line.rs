@@ -70,9 +70,19 @@ impl Foreground {
         Foreground(child)
     }
 
+    /// Sends a signal to the process that holds the mount, which passes it on. One that no process
+    /// can catch goes to the daemon.
     fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(pid, signal).unwrap();
+        use rustix::process::Signal;
+        let holder = rustix::process::Pid::from_child(&self.0);
+        match signal {
+            Signal::KILL => support::daemon::kill_both(holder),
+            Signal::STOP | Signal::CONT => {
+                let daemon = support::daemon::daemon_of(holder);
+                rustix::process::kill_process(daemon, signal).unwrap();
+            }
+            _ => rustix::process::kill_process(holder, signal).unwrap(),
+        }
     }
 
     fn wait(&mut self) -> i32 {

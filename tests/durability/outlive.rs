@@ -16,6 +16,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -343,6 +344,59 @@ fn names_are_created_renamed_and_removed_once() {
     assert!(daemon.unmount().success());
 }
 
+/// Programs that copy, list and remove whole trees go on. One that has written may fail with the
+/// error that says so, and with no other.
+#[test]
+fn programs_go_on() {
+    let directory = memory_directory();
+    let arrays = store(directory.path(), &["a"]);
+    let daemon = Daemon::start(directory.path(), &OUTLIVED);
+    if !is_outlived(&daemon) {
+        return;
+    }
+    let run = |program: &str, args: &[&str]| -> bool {
+        let output = Command::new(program).args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_loss = said.contains("Input/output error");
+        assert!(
+            output.status.success() || is_loss,
+            "{program} {args:?}: {said}"
+        );
+        output.status.success()
+    };
+    let expected = arrays["a"].stored_flat().unwrap();
+    let root = daemon.path();
+    let stored = directory.path().join("a");
+    let copied = memory_directory();
+    let works: Vec<Box<dyn FnMut(usize) + Send>> = vec![
+        Box::new({
+            let root = root.clone();
+            move |n| {
+                let copy = root.join(format!("copy{n}"));
+                if run("cp", &["-a", text(&stored), text(&copy)]) {
+                    assert_eq!(fs::read(copy.join("data.raw")).unwrap(), expected);
+                }
+                assert!(run("rm", &["-r", text(&copy)]));
+            }
+        }),
+        Box::new({
+            let array = root.join("a");
+            move |n| {
+                let copy = copied.path().join(n.to_string());
+                assert!(run("cp", &["-a", text(&array), text(&copy)]));
+                assert!(run("diff", &["-r", text(&array), text(&copy)]));
+            }
+        }),
+        Box::new({
+            let array = root.join("a");
+            move |_| assert!(run("ls", &["-lR", text(&array)]))
+        }),
+    ];
+    let runs = while_killed(&daemon, works);
+    assert!(runs.iter().all(|runs| *runs > 0), "{runs:?}");
+    assert!(daemon.unmount().success());
+}
+
 /// "After the third death in a minute the mount ends, and the log says why", or after as many as
 /// --restarts permits.
 #[test]
@@ -449,6 +503,8 @@ fn program_of(daemon: &Daemon) -> PathBuf {
 /// to be opened again.
 #[test]
 fn another_version_takes_over_while_the_mount_is_used() {
+    /// Number of places that are written in turn.
+    const BLOCKS: usize = 80;
     let directory = memory_directory();
     let arrays = store(directory.path(), &["a", "b", "c"]);
     let programs = tempfile::tempdir().unwrap();
@@ -477,7 +533,7 @@ fn another_version_takes_over_while_the_mount_is_used() {
         });
         for n in 0..env_number("ZARRFS_UPGRADES", 4) as usize {
             writer
-                .write_all_at(&[n as u8; 777], (n * 777) as u64)
+                .write_all_at(&[n as u8; 777], (n % BLOCKS * 777) as u64)
                 .unwrap();
             let program = if n % 2 == 0 {
                 copy.as_path()
@@ -503,8 +559,10 @@ fn another_version_takes_over_while_the_mount_is_used() {
     kill(&daemon);
     assert!(daemon.unmount().success());
     let stored = arrays["b"].stored_flat().unwrap();
-    for n in 0..4 {
-        assert_eq!(stored[n * 777..(n + 1) * 777], [n as u8; 777]);
+    let upgrades = env_number("ZARRFS_UPGRADES", 4) as usize;
+    for n in upgrades.saturating_sub(BLOCKS)..upgrades {
+        let at = n % BLOCKS * 777;
+        assert_eq!(stored[at..at + 777], [n as u8; 777]);
     }
     let stored = arrays["c"].stored_flat().unwrap();
     assert_eq!(stored[..1010], [vec![5; 1000], vec![6; 10]].concat());

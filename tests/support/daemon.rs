@@ -149,7 +149,7 @@ impl Daemon {
 }
 
 /// Kills the process that holds a mount, and the daemon, which would store everything otherwise.
-fn kill_both(holder: Pid) {
+pub fn kill_both(holder: Pid) {
     // it must not start another daemon meanwhile
     let _ = kill_process(holder, Signal::STOP);
     for pid in [daemon_of(holder), holder] {
@@ -159,17 +159,16 @@ fn kill_both(holder: Pid) {
 
 /// Returns the daemon that the process `holder` has started, or `holder` if it serves alone.
 pub fn daemon_of(holder: Pid) -> Pid {
-    let pid = holder.as_raw_nonzero();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let children = children.unwrap_or_default();
-    let mut children = children
-        .split_whitespace()
-        .filter_map(|child| child.parse().ok())
-        .filter(|child| !is_guard(*child));
-    children
-        .next_back()
-        .and_then(Pid::from_raw)
-        .unwrap_or(holder)
+    // the kernel's own list of children is only complete while all of them are stopped
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let children = processes.filter_map(|process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let status = std::fs::read_to_string(process.path().join("status")).ok()?;
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        let is_child = parent.trim().parse() == Ok(holder.as_raw_nonzero().get());
+        (is_child && !status.contains("State:\tZ") && !is_guard(pid)).then_some(pid)
+    });
+    children.max().and_then(Pid::from_raw).unwrap_or(holder)
 }
 
 /// Returns whether a process is a guard, also before it has its name.

@@ -479,7 +479,7 @@ END
                 sleep 0.1
             done
             (as 1000 cat /run/data/climate/lat/data.raw) | wc -c
-            kill -9 $daemon
+            kill -9 $(pgrep -x zarrfs)
             {{ wait $daemon || echo $?; }} 2>/dev/null
         done
         kill -TERM $mounter

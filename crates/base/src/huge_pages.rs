@@ -25,8 +25,8 @@ const MAX_KEPT: usize = 512 << 10;
 /// Number of freed blocks that the list keeps.
 const KEPT_BLOCKS: usize = 8;
 
-/// The size in bytes of blocks of zeros of which a part is in memory from the start, and the size of
-/// that part; 0 if there are none.
+/// The size in bytes of blocks of zeros of which a part is in memory from the start, and the size
+/// of that part; 0 if there are none.
 static POPULATED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Puts the first `part` bytes of each block of `size` zero bytes into memory when it is allocated.

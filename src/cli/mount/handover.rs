@@ -20,11 +20,14 @@ const RECEIVE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time until an order is answered: everything is stored first.
 const ANSWER_LIMIT: Duration = Duration::from_secs(180);
 
+/// The answer to an order that was carried out.
+const DONE: &str = "done";
+
 /// The socket of a process that holds a mount.
 pub struct OrderSocket(UnixListener);
 
 /// An order to hand the mount over to a program.
-pub struct Order {
+pub struct HandOverOrder {
     /// The program.
     pub program: PathBuf,
     connection: UnixStream,
@@ -52,7 +55,7 @@ impl OrderSocket {
     }
 
     /// Takes an order; `None` if another user has sent it, or it is incomplete.
-    pub fn take(&self) -> Option<Order> {
+    pub fn take(&self) -> Option<HandOverOrder> {
         let (mut connection, _) = self.0.accept().ok()?;
         let sender = rustix::net::sockopt::socket_peercred(&connection).ok()?;
         if !sender.uid.is_root() && sender.uid != rustix::process::geteuid() {
@@ -64,20 +67,19 @@ impl OrderSocket {
         // a path has at most 4096 bytes
         let mut received = Read::by_ref(&mut connection).take(4097);
         received.read_to_end(&mut program).ok()?;
-        Some(Order {
+        Some(HandOverOrder {
             program: PathBuf::from(OsStr::from_bytes(&program)),
             connection,
         })
     }
 }
 
-impl Order {
-    /// Answers the order: nothing, or why the mount was not handed over.
+impl HandOverOrder {
+    /// Answers the order: [`DONE`], or why the mount was not handed over.
     pub fn answer(mut self, outcome: std::result::Result<(), String>) {
-        if let Err(why) = outcome {
-            // the sender may have ended
-            let _ = self.connection.write_all(why.as_bytes());
-        }
+        let said = outcome.err().unwrap_or_else(|| DONE.to_string());
+        // the sender may have ended
+        let _ = self.connection.write_all(said.as_bytes());
     }
 }
 
@@ -99,9 +101,9 @@ pub fn order(holder: u32, program: &Path) -> Result<()> {
     connection.shutdown(Shutdown::Write)?;
     let mut why = String::new();
     connection.read_to_string(&mut why)?;
-    if why.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::io(why))
+    match why.as_str() {
+        DONE => Ok(()),
+        "" => Err(Error::io("the mount has ended meanwhile")),
+        _ => Err(Error::io(why)),
     }
 }

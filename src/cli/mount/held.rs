@@ -1,7 +1,7 @@
 //! The daemon's side of a mount that is *held*: the connection to the process that holds it, which
 //! starts a successor if this one is killed. This module must not know how that is done.
 
-use super::holder::Message;
+use super::message::Message;
 use crate::cli::CommandResult;
 use crate::cli::mountpoint::MadeDirectories;
 use crate::fs::Fs;
@@ -91,8 +91,8 @@ impl Held {
         Ok(())
     }
 
-    /// Returns the connection of a program that the process that holds the mount has started; `None`
-    /// in any other process.
+    /// Returns the connection of a program that the process that holds the mount has started;
+    /// `None` in any other process.
     ///
     /// # Errors
     ///
@@ -114,7 +114,8 @@ impl Held {
         Held::receive(link, memory, deaths).map(Some)
     }
 
-    /// Replaces this process by a program, which becomes the daemon. Returns if it can't be started.
+    /// Replaces this process by a program, which becomes the daemon. Returns if it can't be
+    /// started.
     pub fn replace_process(link: OwnedFd, memory: OwnedFd, deaths: OwnedFd, program: &Path) {
         let numbers = [&link, &memory, &deaths].map(|fd| {
             let _ = rustix::io::fcntl_setfd(fd, FdFlags::empty());
@@ -186,8 +187,11 @@ impl HeldLink {
     /// everything that was written is stored.
     fn take_messages(&self, fs: &Arc<Fs>, mountpoint: &Mountpoint) {
         while let Ok((message, _)) = receive(self.socket.as_fd()) {
-            match message.first() {
-                Some(kind) if *kind == Message::Pause as u8 => {
+            let Some(kind) = message.first() else {
+                break;
+            };
+            match Message::of_byte(*kind) {
+                Some(Message::Pause) => {
                     let told = match become_quiet(fs, &self.pause) {
                         Ok(()) => self.tell(Message::Paused, ""),
                         Err(e) => self.tell(Message::Refused, &e.to_string()),
@@ -196,17 +200,18 @@ impl HeldLink {
                         break;
                     }
                 }
-                Some(kind) if *kind == Message::Resume as u8 => self.pause.end(),
-                Some(_) => {}
-                None => break,
+                Some(Message::Resume) => self.pause.end(),
+                _ => {}
             }
         }
         self.pause.end();
         log::warn!(
             "the process that holds the mount has ended: the mount ends, and everything is stored"
         );
-        let _ = mountpoint.unmount();
-        sleep(END_LIMIT);
+        if mountpoint.can_unmount() {
+            let _ = mountpoint.unmount();
+            sleep(END_LIMIT);
+        }
         // otherwise it would last as long as its open files, without a successor
         mountpoint.abort();
     }

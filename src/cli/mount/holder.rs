@@ -12,8 +12,9 @@
 //!   into a pipe that the daemon has begun to end.
 //! * Killing this process ends the mount: the daemon stores everything.
 
-use super::handover::{Order, OrderSocket};
+use super::handover::{HandOverOrder, OrderSocket};
 use super::held::Held;
+use super::message::Message;
 use super::plan::MountPlan;
 use crate::cli::child_process::{ChildProcess, PassedSignals, WaitEnd, last_error};
 use crate::cli::location::StoreLocation;
@@ -45,42 +46,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum time until a program that takes over answers. Requests wait for as long.
 const HANDOVER_LIMIT: Duration = Duration::from_secs(20);
 
-/// A message between a daemon and this process: the first byte of what is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Message {
-    /// The mount: why it has a new daemon, a zero, and what
-    /// [`Mountpoint::to_message`](crate::fuse::Mountpoint::to_message) returns.
-    Mounted = 1,
-    /// The mount answers.
-    Ready,
-    /// The mount has ended.
-    Ending,
-    /// To the daemon: pause all changes, and store everything.
-    Pause,
-    /// All is stored, and nothing changes.
-    Paused,
-    /// It can't be: the reason.
-    Refused,
-    /// To the daemon: end the pause.
-    Resume,
-    /// The mount can't be served: the reason.
-    Failed,
-}
-
-const MESSAGES: [Message; 8] = [
-    Message::Mounted,
-    Message::Ready,
-    Message::Ending,
-    Message::Pause,
-    Message::Paused,
-    Message::Refused,
-    Message::Resume,
-    Message::Failed,
-];
-
 /// What this process is to do.
-pub enum Role<R> {
+pub enum MountRole<R> {
     /// Serve the mount without a holder, for this reason, and then call the function.
     Alone(&'static str, R),
     /// Serve the mount as the daemon of a holder.
@@ -110,15 +77,18 @@ const RESENDING: (u32, u32) = (6, 9);
 
 /// Holds a mount, and calls `ready` once it answers. Returns in this process when the mount has
 /// ended, and in each daemon when it begins. This process must have one thread.
-pub fn hold<R: FnOnce() -> CommandResult>(plan: &MountPlan, ready: R) -> CommandResult<Role<R>> {
+pub fn hold<R: FnOnce() -> CommandResult>(
+    plan: &MountPlan,
+    ready: R,
+) -> CommandResult<MountRole<R>> {
     if let Some(held) = Held::from_environment()? {
-        return Ok(Role::Daemon(held));
+        return Ok(MountRole::Daemon(held));
     }
     if let Some(why) = why_alone(plan) {
-        return Ok(Role::Alone(why, ready));
+        return Ok(MountRole::Alone(why, ready));
     }
     let Ok(memory) = create_memory() else {
-        return Ok(Role::Alone(
+        return Ok(MountRole::Alone(
             "the system gives no memory for the journal",
             ready,
         ));
@@ -150,12 +120,16 @@ pub fn hold<R: FnOnce() -> CommandResult>(plan: &MountPlan, ready: R) -> Command
         is_serving: false,
         is_ending: false,
     };
-    Ok(match holder.run(ready)? {
-        Some(held) => Role::Daemon(Held {
+    let ended = holder.run(ready);
+    if ended.is_err() {
+        holder.end_daemon();
+    }
+    Ok(match ended? {
+        Some(held) => MountRole::Daemon(Held {
             made: holder.made,
             ..held
         }),
-        None => Role::Holder(Ok(())),
+        None => MountRole::Holder(Ok(())),
     })
 }
 
@@ -193,7 +167,7 @@ struct Holder<'a> {
     /// Takes orders of `zarrfs upgrade`.
     orders: Option<OrderSocket>,
     /// The order that is carried out.
-    order: Option<Order>,
+    order: Option<HandOverOrder>,
     /// The program of daemons; `None` for this one.
     program: Option<PathBuf>,
     /// The program before, while another one takes over.
@@ -213,8 +187,8 @@ struct Holder<'a> {
 }
 
 impl Holder<'_> {
-    /// Starts daemons, and waits. Returns the connection in each daemon, and nothing in this process
-    /// once the mount has ended.
+    /// Starts daemons, and waits. Returns the connection in each daemon, and nothing in this
+    /// process once the mount has ended.
     fn run(&mut self, ready: impl FnOnce() -> CommandResult) -> CommandResult<Option<Held>> {
         let mut ready = Some(ready);
         if let Some(held) = self.start("")? {
@@ -283,6 +257,15 @@ impl Holder<'_> {
         Ok(None)
     }
 
+    /// Has a daemon end the mount that still serves it, and waits for its end: it would be without
+    /// this process, which `zarrfs run` knows, and a watcher spares.
+    fn end_daemon(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            drop(daemon.link);
+            daemon.process.wait();
+        }
+    }
+
     /// Returns whether a daemon that has ended by itself gets a successor: it could not begin.
     fn is_replaced(&self) -> bool {
         self.is_ready && !self.is_serving
@@ -303,7 +286,7 @@ impl Holder<'_> {
             return Ok(());
         };
         let text = String::from_utf8_lossy(rest).into_owned();
-        match MESSAGES.into_iter().find(|known| *known as u8 == *kind) {
+        match Message::of_byte(*kind) {
             Some(Message::Mounted) => self.mount = Some((rest.to_vec(), files)),
             Some(Message::Ready) => {
                 (self.is_ready, self.is_serving) = (true, true);
@@ -388,7 +371,11 @@ impl Holder<'_> {
             -1 => Err(failed(last_error())),
             0 => {
                 drop(ours);
-                self.signals.unblock();
+                // a successor takes them once it has handlers: a signal to the mount must not end
+                // it
+                if self.mount.is_none() {
+                    self.signals.unblock();
+                }
                 // signals of a terminal come from this process alone, once
                 let _ = rustix::process::setpgid(None, None);
                 let memory = self.memory.try_clone()?;
@@ -414,8 +401,8 @@ impl Holder<'_> {
         }
     }
 
-    /// Returns to the directory in which the program was started, for relative paths, unless it lies
-    /// in the mount, which does not answer yet.
+    /// Returns to the directory in which the program was started, for relative paths, unless it
+    /// lies in the mount, which does not answer yet.
     fn return_to_directory(&self) {
         let device = self.device();
         let is_in_mount = |directory: &PathBuf| {

@@ -6,6 +6,7 @@ use super::plan::{MountPlan, inherit, own_paths};
 use super::signals::{LOG_LEVEL, register};
 use super::{HOLDER, OUTLIVES, ServedArgs};
 use crate::array::hierarchy::Hierarchy;
+use crate::cli::child_process::PassedSignals;
 use crate::cli::location::{StoreRequest, StoreUsage, check_not_swapped};
 use crate::cli::mountpoint::{self, MadeDirectories};
 use crate::cli::nesting::{self, MountSite, OwnPath};
@@ -86,6 +87,9 @@ impl<'a> OpenedMount<'a> {
         warn_unlisted(&hierarchy, &args.store);
         let read_only = args.read_only || !hierarchy.store().is_writable();
         let signals = register()?;
+        if why.is_some() {
+            PassedSignals::take_blocked();
+        }
         let made = match &mut held {
             Some(held) => std::mem::take(&mut held.made),
             None if plan.makes_mountpoint => mountpoint::make(plan.path)?,

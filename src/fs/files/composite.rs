@@ -13,13 +13,12 @@ mod held;
 mod items;
 mod replace;
 
-use super::OpenFile;
 use super::flat::FlatFile;
 use super::items::{another_array, shown_items};
+use super::{OpenFile, UnstoredBytes};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
 use crate::fs::Options;
-use crate::fs::survival::UnstoredBytes;
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;

@@ -4,11 +4,10 @@ mod gather;
 pub mod holes;
 
 use super::Handles;
-use super::{CurrentArray, NewFile, OpenFile, PendingDrop};
+use super::{CurrentArray, NewFile, OpenFile, PendingDrop, UnstoredBytes};
 use crate::array::{Array, VersionTag};
 use crate::cache::{FoundBytes, PrefetchState, Wait};
 use crate::fs::resize::HiddenGrowth;
-use crate::fs::survival::UnstoredBytes;
 use crate::fs::write::WriteMode;
 use crate::fs::write_record::WriteRecord;
 use crate::fs::{Change, Fs, KernelPages};

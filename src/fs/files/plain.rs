@@ -1,9 +1,8 @@
 //! An open plain key: a file of the store, read and written in place. This module knows nothing of
 //! arrays.
 
-use super::{NewFile, OpenFile};
+use super::{NewFile, OpenFile, UnstoredBytes};
 use crate::cache::{FoundBytes, Wait};
-use crate::fs::survival::UnstoredBytes;
 use crate::fs::tree::Attributes;
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs, KernelPages};

@@ -3,10 +3,9 @@
 
 use super::flat::FlatFile;
 use super::items::{ItemRange, another_array, packed, shown_items};
-use super::{NewFile, OpenFile, Seek};
+use super::{NewFile, OpenFile, Seek, UnstoredBytes};
 use crate::array::Array;
 use crate::cache::{FoundBytes, Wait};
-use crate::fs::survival::UnstoredBytes;
 use crate::fs::tree::{Node, View};
 use crate::fs::write::{WriteMode, clipped};
 use crate::fs::write_record::WriteRecord;
