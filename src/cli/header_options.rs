@@ -71,7 +71,7 @@ pub struct FormatArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = PROGRAMS)]
 pub struct LayoutArgs {
-    /// Show parts of arrays as files, 'tas_{time:%Y}.nc = /tas'
+    /// Show parts of arrays as files
     ///
     /// A pattern of paths, and the group or arrays that the files hold. {time:%Y%m} cuts by the
     /// calendar of the coordinate time, {level} by its values, {time#} or {time#:04} by its

@@ -48,8 +48,8 @@ fn sample() -> String {
     test_data("sample.zarr").to_str().unwrap().to_string()
 }
 
-/// A mount in the foreground. Dropping it kills the daemon.
-struct Foreground(Child);
+/// A mount in the foreground, and its daemon. Dropping it kills the process that holds the mount.
+struct Foreground(Child, rustix::process::Pid);
 
 impl Foreground {
     fn start(mountpoint: &Mountpoint, args: &[&str]) -> Foreground {
@@ -67,7 +67,10 @@ impl Foreground {
         wait_for("the mount", || {
             is_mounted(&path) && path.join("air_temperature/data.raw").exists()
         });
-        Foreground(child)
+        let stats = std::fs::read_to_string(path.join(".zarrfs/stats")).unwrap();
+        let pid = stats.lines().find_map(|line| line.strip_prefix("pid "));
+        let pid = pid.unwrap().trim().parse().unwrap();
+        Foreground(child, rustix::process::Pid::from_raw(pid).unwrap())
     }
 
     /// Sends a signal to the process that holds the mount, which passes it on. One that no process
@@ -78,8 +81,7 @@ impl Foreground {
         match signal {
             Signal::KILL => support::daemon::kill_both(holder),
             Signal::STOP | Signal::CONT => {
-                let daemon = support::daemon::daemon_of(holder);
-                rustix::process::kill_process(daemon, signal).unwrap();
+                rustix::process::kill_process(self.1, signal).unwrap();
             }
             _ => rustix::process::kill_process(holder, signal).unwrap(),
         }
