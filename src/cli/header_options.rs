@@ -79,7 +79,7 @@ pub struct LayoutArgs {
     /// or .raw. Can be given several times.
     #[arg(long, value_name = "RULE", value_parser = LayoutRule::parse)]
     layout: Vec<LayoutRule>,
-    /// Read the rules of --layout from FILE, one a line
+    /// Read rules of --layout from FILE
     ///
     /// Empty lines and lines that begin with # are skipped.
     #[arg(long, value_name = "FILE", value_parser = read_rules)]

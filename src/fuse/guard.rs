@@ -13,6 +13,7 @@
 use super::control::own_program;
 use super::messages::{MAX_DESCRIPTORS, receive, send, socket_pair};
 use super::mount_place::{MountPlace, abort_file, open_directory};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -323,12 +324,29 @@ fn guard(daemon: &str, serve: RunService) -> std::io::Result<()> {
         let _ = signals.forever().find(|_| is_ending(daemon));
     }
     let deaths = mount.as_ref().ok().and_then(|mount| mount.deaths.as_ref());
-    match deaths.map(|deaths| rustix::io::write(deaths, format!("{daemon}\n").as_bytes())) {
+    let is_held = deaths.is_some_and(|deaths| {
+        let said = rustix::io::write(deaths, format!("{daemon}\n").as_bytes());
+        said.is_ok() && !is_closed_within(deaths, HOLDER_LIMIT)
+    });
+    if is_held {
         // the process that holds the mount starts a successor, or ends the connection
-        Some(Ok(_)) => Ok(()),
-        // it was killed, too
-        _ => abort(),
+        return Ok(());
     }
+    // it was killed, too
+    abort()
+}
+
+/// Time after which the process that holds a mount has not been killed together with the daemon.
+const HOLDER_LIMIT: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+
+/// Returns whether nothing can read a pipe any more, or within a time.
+fn is_closed_within(pipe: &OwnedFd, limit: Timespec) -> bool {
+    let mut state = [PollFd::new(pipe, PollFlags::empty())];
+    let _ = poll(&mut state, Some(&limit));
+    state[0].revents().contains(PollFlags::ERR)
 }
 
 /// Ends the connection to the kernel, whose control file is the standard output.
