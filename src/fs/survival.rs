@@ -102,7 +102,8 @@ impl OpenRecords {
     }
 
     fn closed(&self, handle: u64) {
-        if let Some(record) = lock(&self.files).remove(&handle) {
+        let record = lock(&self.files).remove(&handle);
+        if let Some(record) = record {
             self.journal.remove(record);
         }
     }
@@ -218,7 +219,7 @@ impl Fs {
             // a write meanwhile may not be stored
             Ok(()) => records.change(handle, |flags| {
                 if flags / WRITE == before / WRITE {
-                    flags % WRITE & !IS_CREATED
+                    (flags % WRITE) & !IS_CREATED
                 } else {
                     flags
                 }
@@ -269,9 +270,11 @@ impl Fs {
 
     /// Records the end of an open directory.
     pub(super) fn record_directory_release(&self, handle: u64) {
-        if let Some(records) = self.open_records.get()
-            && let Some(record) = lock(&records.directories).remove(&handle)
-        {
+        let Some(records) = self.open_records.get() else {
+            return;
+        };
+        let record = lock(&records.directories).remove(&handle);
+        if let Some(record) = record {
             records.journal.remove(record);
         }
     }
@@ -348,7 +351,7 @@ impl Fs {
                             record.lose(lost_bytes());
                             file
                         }
-                        _ => EndedFile::new(inode, lost_bytes(), true),
+                        _ => EndedFile::open(inode, lost_bytes(), true),
                     }
                 } else {
                     file
@@ -357,7 +360,7 @@ impl Fs {
             Err(reason) => {
                 let shown = self.tree.shown_path(inode, "");
                 log::warn!("{shown}: can't be opened again: {reason}");
-                EndedFile::new(inode, reason, flags >= WRITE || is(HAS_LOST))
+                EndedFile::open(inode, reason, flags >= WRITE || is(HAS_LOST))
             }
         };
         if let Some(flat) = file.as_flat().filter(|_| is(PAST_PAGES)) {
@@ -412,7 +415,7 @@ struct EndedFile {
 }
 
 impl EndedFile {
-    fn new(inode: u64, reason: Error, has_lost: bool) -> Arc<dyn OpenFile> {
+    fn open(inode: u64, reason: Error, has_lost: bool) -> Arc<dyn OpenFile> {
         Arc::new(EndedFile {
             inode,
             reason,
