@@ -279,8 +279,8 @@ impl Chunks for ShardedChunks {
         self.check_shards_storable(array)
     }
 
-    /// Hands the chunk over. If that takes space, stores an object or, if none can be stored, takes
-    /// the memory nevertheless.
+    /// Hands the chunk over. If that takes space, stores an object or, if no object can be stored,
+    /// takes the memory nevertheless.
     fn put_if(
         &self,
         array: &Array,

@@ -104,7 +104,7 @@ fn read_rules(path: &str) -> Result<LayoutFile, String> {
 }
 
 impl LayoutArgs {
-    /// Returns the rules; none if no option was given.
+    /// Returns the rules; an empty list without the options.
     pub fn rules(&self) -> Vec<LayoutRule> {
         let of_file = self.layout_file.iter().flat_map(|file| &file.0);
         self.layout.iter().chain(of_file).cloned().collect()

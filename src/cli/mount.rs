@@ -265,7 +265,7 @@ pub fn run(args: MountArgs, words: &[OsString]) -> CommandResult {
 /// Mounts, calls `ready`, and serves the mount until it ends. This process must have one thread.
 pub fn mount(plan: MountPlan, ready: impl FnOnce() -> CommandResult) -> CommandResult {
     match holder::hold(&plan, ready)? {
-        MountRole::Holder(ended) => ended,
+        MountRole::Ended => Ok(()),
         MountRole::Alone(why, ready) => {
             let opened = OpenedMount::new(plan, None)?;
             let outlives = format!("no: {why}");

@@ -50,7 +50,7 @@ struct CopiedDirectory {
     record: Option<RecordId>,
 }
 
-/// The kind of the records of directories. The number is that of the thread, with the two flags.
+/// The kind of the records of directories. The number holds the thread and the two flags.
 const DIRECTORY_RECORD: u32 = 9;
 
 /// The kind of the records of files that are written. The number is the inode number.

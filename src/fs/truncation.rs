@@ -264,7 +264,7 @@ impl Truncations {
         held.flatten().unwrap_or_default()
     }
 
-    /// Returns the number of zeros that are held; `None` if there are none.
+    /// Returns the number of zeros that are held; `None` if no zeros are held.
     fn held(&self, inode: u64) -> Option<u64> {
         self.with(inode, |file| file.zeros.as_ref().map(|zeros| zeros.len))?
             .filter(|&len| len > 0)

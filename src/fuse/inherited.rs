@@ -193,7 +193,7 @@ impl Handshake {
         [&length, self.request.as_slice(), &self.answer].concat()
     }
 
-    /// Returns the handshake of bytes; `None` if they are none of [`Handshake::to_bytes`].
+    /// Returns the handshake of the bytes of [`Handshake::to_bytes`]; `None` for other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (length, rest) = bytes.split_first_chunk()?;
         let (request, answer) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -252,7 +252,7 @@ pub fn take_over<F: Filesystem>(
     serve_device(session?, &device)
 }
 
-/// A session that was made of a socket, or why there is none, and the answer to its first request.
+/// A session that was made of a socket, or the error of making it, and the answer to its request.
 type FirstAnswer<F> = (std::io::Result<Session<F>>, Vec<u8>);
 
 /// Has fuser answer the first request of a connection, without the connection. fuser reads with a

@@ -28,8 +28,8 @@ const DONE: u64 = u64::MAX;
 /// The bit of the number of a request that the kernel sends again.
 const RESENT: u64 = 1 << 63;
 
-/// Maximum difference between the clock of the times of local files, which the kernel advances each
-/// hundredth of a second, and that of this process; and between that of a server and this one.
+/// Maximum differences between two clocks: the clock of this process, and the clock that stamps
+/// local files, which the kernel advances each hundredth of a second, or the clock of a server.
 const LOCAL_DIFFERENCE: Duration = Duration::from_millis(20);
 const REMOTE_DIFFERENCE: Duration = Duration::from_secs(2);
 

@@ -197,7 +197,8 @@ impl Filesystem for FuseServer {
         let kernel = self.kernel.clone();
         let notices = self.notices.clone();
         let names = self.names.clone();
-        let (number, resent) = (number(asker), resent(asker));
+        let number = number(asker);
+        let resent = resent(asker);
         let kind = if truncates || resent.is_some() {
             RequestKind::MayWait
         } else {
@@ -412,7 +413,8 @@ impl Filesystem for FuseServer {
 
     fn opendir(&self, asker: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let names = self.names.clone();
-        let (number, resent) = (number(asker), resent(asker));
+        let number = number(asker);
+        let resent = resent(asker);
         self.dispatch(RequestKind::OpenDirectory(inode.0), move |fs| {
             if let Some(number) = resent {
                 fs.close_unanswered(number);

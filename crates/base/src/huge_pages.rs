@@ -25,16 +25,19 @@ const MAX_KEPT: usize = 512 << 10;
 /// Number of freed blocks that the list keeps.
 const KEPT_BLOCKS: usize = 8;
 
-/// The size in bytes of blocks of zeros of which a part is in memory from the start, and the size
-/// of that part; 0 if there are none.
-static POPULATED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// The size in bytes of the blocks of zeros that are partly put into memory at once; 0 stands for
+/// no such blocks.
+static POPULATED_BLOCK: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of bytes of such a block that are put into memory.
+static POPULATED_PART: AtomicUsize = AtomicUsize::new(0);
 
 /// Puts the first `part` bytes of each block of `size` zero bytes into memory when it is allocated.
 /// The kernel fails a request whose buffer is not in memory if the process is killed while it takes
 /// the request.
 pub fn populate(size: usize, part: usize) {
-    POPULATED[1].store(part, Ordering::Relaxed);
-    POPULATED[0].store(size, Ordering::Release);
+    POPULATED_PART.store(part, Ordering::Relaxed);
+    POPULATED_BLOCK.store(size, Ordering::Release);
 }
 
 /// The addresses and lengths of freed blocks, the latest first. A length of zero means no block.
@@ -136,8 +139,8 @@ unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_mapped(layout) {
             let block = map(layout.size());
-            if layout.size() == POPULATED[0].load(Ordering::Acquire) && !block.is_null() {
-                let part = POPULATED[1].load(Ordering::Relaxed).min(layout.size());
+            if layout.size() == POPULATED_BLOCK.load(Ordering::Acquire) && !block.is_null() {
+                let part = POPULATED_PART.load(Ordering::Relaxed).min(layout.size());
                 // SAFETY: the range lies in the new mapping, and its content stays. An old kernel
                 // refuses.
                 let _ = unsafe { mm::madvise(block.cast(), part, Advice::LinuxPopulateWrite) };

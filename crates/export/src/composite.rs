@@ -109,8 +109,8 @@ impl FilePart {
     }
 
     /// Returns whether the part holds flat bytes of an array that still has this shape and dtype.
-    /// Arrays in records may have become longer, and so may those of which the file holds a part:
-    /// the bytes stay where they are in an array whose first dimension has another length.
+    /// An array in records, or an array of which the file holds a part, may have become longer: its
+    /// bytes stay where they are if only the first dimension has another length.
     pub fn is_of(&self, metadata: &ArrayMetadata) -> bool {
         let PartContent::Flat {
             shape,

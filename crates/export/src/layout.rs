@@ -322,8 +322,8 @@ impl LayoutPieces {
             .partition_point(|number| self.path(*number as usize) < prefix.as_str())
     }
 
-    /// Returns the name in a directory that a place in the order of paths stands for, whether it is
-    /// that of a directory, and the place of the next name; `None` behind the last.
+    /// Returns the name in a directory that a place in the order of paths stands for, whether it
+    /// names a directory, and the place of the next name. Returns `None` behind the last name.
     pub fn name_at(&self, directory: &Key, place: usize) -> Option<(&str, bool, usize)> {
         let path = self.path(*self.sorted.get(place)? as usize);
         let rest = path.strip_prefix(prefix(directory).as_str())?;
@@ -338,7 +338,7 @@ impl LayoutPieces {
         }
     }
 
-    /// Returns whether a path is that of a directory with files.
+    /// Returns whether a path names a directory with files.
     pub fn has_directory(&self, path: &Key) -> bool {
         self.name_at(path, self.first_below(path)).is_some()
     }
@@ -357,9 +357,9 @@ impl LayoutPieces {
     pub fn shortened(&self) -> Vec<String> {
         let short = self.cuts.iter().filter_map(|cut| {
             let array = cut.shortest.as_ref()?;
-            let (dimension, len) = (&cut.dimension, cut.len);
             Some(format!(
-                "{array} has fewer than the {len} items of {dimension}, and ends the files"
+                "{array} has fewer than the {} items of {}, and ends the files",
+                cut.len, cut.dimension
             ))
         });
         short.collect()
@@ -380,8 +380,8 @@ impl LayoutPieces {
         sources
     }
 
-    /// Returns whether the last items of all coordinates are those of which the names were made. A
-    /// store that grows writes them last.
+    /// Returns whether the names were made of the present last items of all coordinates. A store
+    /// that grows writes its coordinates last.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Counts that outlive the process, each under a key: a record has the count and the key. Counts
-//! are added to by several threads, in any order, so that none of them may set one.
+//! Counts that outlive the process, each under a key: a record has the count and the key. Several
+//! threads add to a count in any order, so that no thread may set it.
 
 use super::{Journal, Record, RecordId};
 use std::collections::HashMap;

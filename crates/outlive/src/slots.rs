@@ -167,8 +167,8 @@ impl Journal {
         Some(head)
     }
 
-    /// Makes a head an ordinary slot, and returns the slots of its record; none if it is not a
-    /// head.
+    /// Makes a head an ordinary slot, and returns the slots of its record. Returns no slot if it is
+    /// no head.
     fn erase(&self, head: u32) -> Vec<u32> {
         let kind = self.word(head, 0).swap(0, Ordering::AcqRel);
         debug_assert_ne!(kind, 0, "a record is removed twice");

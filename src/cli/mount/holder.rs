@@ -52,8 +52,8 @@ pub enum MountRole<R> {
     Alone(&'static str, R),
     /// Serve the mount as the daemon of a holder.
     Daemon(Held),
-    /// End with this result: the mount has ended.
-    Holder(CommandResult),
+    /// End: the mount has ended.
+    Ended,
 }
 
 /// Returns why a mount does not outlive its daemon; `None` if it does.
@@ -129,7 +129,7 @@ pub fn hold<R: FnOnce() -> CommandResult>(
             made: holder.made,
             ..held
         }),
-        None => MountRole::Holder(Ok(())),
+        None => MountRole::Ended,
     })
 }
 
@@ -540,7 +540,7 @@ impl Holder<'_> {
 const REAP_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Returns whether each thread of a process has ended or waits in the kernel without taking
-/// signals: none waits for a request.
+/// signals. Such threads take no request.
 fn threads_are_stuck(pid: i32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;

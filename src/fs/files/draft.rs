@@ -36,7 +36,7 @@ pub struct Draft {
 
 /// The content of a draft.
 pub struct DraftContent {
-    /// The future content of the file; that of an encoded value, which has any size, is in a file.
+    /// The future content of the draft. An encoded value, which has any size, lies in a file.
     pub text: DraftBytes,
     /// Length of the text in bytes.
     pub len: u64,

@@ -77,8 +77,8 @@ impl FlatFile {
         Some((array, is_sequential))
     }
 
-    /// Reads as [`OpenFile::read`] does, without a record of the request. `recorded` is the result
-    /// of [`FlatFile::record_access`] just before.
+    /// Reads as [`OpenFile::read`] does, without a record of the request: the caller has just
+    /// called [`FlatFile::record_access`], which has returned `recorded`.
     pub fn read_recorded(
         &self,
         fs: &Fs,

@@ -84,8 +84,8 @@ impl LaidOut {
             .any(|(pieces, _)| pieces.has_directory(path))
     }
 
-    /// Returns the next name in a directory from a place among the paths of a rule on. A directory
-    /// of several rules is named by the first.
+    /// Returns the next name in a directory from a place among the paths of a rule on. The first
+    /// of several rules with a directory names it.
     fn next_name(
         &self,
         directory: &Key,
@@ -292,8 +292,8 @@ impl Tree {
         !self.layout.rules.is_empty() && directory.directory().is_some()
     }
 
-    /// Returns whether a path is that of a directory of the layout, which is there even if the
-    /// store lacks it.
+    /// Returns whether a path names a directory of the layout, which is there even if the store
+    /// lacks it.
     pub fn is_layout_directory(&self, path: &Key) -> bool {
         let laid_out = self.laid_out(KEPT);
         laid_out.is_some_and(|laid_out| laid_out.has_directory(path))
@@ -347,7 +347,8 @@ impl Tree {
         let directory = directory.clone();
         let mut next = (0, None);
         let own = {
-            let (laid_out, directory) = (laid_out.clone(), directory.clone());
+            let laid_out = laid_out.clone();
+            let directory = directory.clone();
             std::iter::from_fn(move || {
                 let (name, is_directory) = laid_out.next_name(&directory, &mut next)?;
                 Some(Ok(name_at(&directory, name, is_directory)))

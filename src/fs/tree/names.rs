@@ -54,7 +54,7 @@ impl Tree {
         Ok(self.with_layout_of(key, self.stored_names(key)?))
     }
 
-    /// Returns the names in the directory of a group or array, without those of a layout.
+    /// Returns the names in the directory of a group or array, without the names of a layout.
     fn stored_names(&self, key: &Key) -> Result<NameStream> {
         if let Some(e) = self.damage_above(key) {
             return self.names_of_damaged(key, &e);

@@ -1,5 +1,6 @@
-//! A hierarchy whose arrays are boxes of those of another: the items between two indices along each
-//! dimension that is cut. What describes an array, or makes a container, sees arrays of that size.
+//! A hierarchy whose arrays are boxes of the arrays of another hierarchy: the items between two
+//! indices along each dimension that is cut. What describes an array, or makes a container, sees
+//! arrays of that size.
 
 use super::cut::{AxisCut, IndexRun};
 use crate::describe::{StringEncoding, axis_names, flat_range, visit_strings};
@@ -74,7 +75,7 @@ impl<'a> BoxedHierarchy<'a> {
         lock(&self.places).get(key).cloned()
     }
 
-    /// Returns whether a group or array is part of the file, or describes what is.
+    /// Returns whether a group or array is part of the file, or describes a part of it.
     fn shows(&self, key: &Key) -> bool {
         let Some(shown) = &self.shown else {
             return true;

@@ -344,7 +344,7 @@ impl AxisCut {
     /// An error of the store.
     pub fn is_current(&self, hierarchy: &dyn HierarchyReader) -> Result<bool> {
         let (Some(key), Some(last)) = (&self.array, &self.last) else {
-            // of a coordinate that is longer than the arrays, more may be read later
+            // more items of a coordinate that is longer than the arrays may be read later
             return Ok(self.array.is_none() || self.starts.last() == Some(&self.len));
         };
         let Some(array) = hierarchy.find_array(key)? else {

@@ -1,5 +1,6 @@
-//! The arrays that the files of a rule show: those of a group, or some with the coordinates, bounds
-//! and grid mappings that they refer to (CF conventions). This module knows no names of files.
+//! The arrays that the files of a rule show: all arrays of a group, or some with the coordinates,
+//! bounds and grid mappings that they refer to (CF conventions). This module knows no names of
+//! files.
 
 use crate::describe::axis_names;
 use crate::reader::{ArrayNode, HierarchyNode, HierarchyReader};
@@ -27,7 +28,7 @@ const MEMBER: usize = 1 << 10;
 #[derive(Debug, Default)]
 pub struct LayoutMembers {
     group: Key,
-    /// The arrays that the rule names; none if it names the group.
+    /// The arrays that the rule names; empty if it names the group.
     targets: Vec<Key>,
     arrays: BTreeMap<Key, LayoutMember>,
     _memory: Grant,
@@ -117,7 +118,7 @@ impl LayoutMembers {
             if !asked.insert(key.clone()) {
                 continue;
             }
-            // names of what is no array, and arrays that cannot be read
+            // names that stand for no array, and arrays that cannot be read
             let Ok(Some(array)) = hierarchy.find_array(&key) else {
                 continue;
             };

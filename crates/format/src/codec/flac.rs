@@ -55,7 +55,7 @@ pub struct Flac {
 
 impl Flac {
     /// Creates the compressor from its parameters, and from `dtype` and `shape`, which the caller
-    /// adds. The size of frames is not that of `blocksize`.
+    /// adds. The encoder chooses the size of frames, and ignores `blocksize`.
     pub fn new(config: &CodecConfig) -> Result<Self> {
         if config.text("dtype", "")? != "<i2" {
             return Err(not_numeric(config, "dtype"));

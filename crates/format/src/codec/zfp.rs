@@ -1,5 +1,5 @@
 //! The codecs of the library zfp: `zfpy` of numcodecs, whose values begin with a header that states
-//! type, shape and mode, and `zfp` of Zarr v3, whose values have none. Sources of the rules:
+//! type, shape and mode, and `zfp` of Zarr v3, whose values have no header. Sources of the rules:
 //! `numcodecs.zfpy` and zfpy 1.0; the registry of Zarr extensions, "ZFP codec", and zarrs, which
 //! promotes numbers of 8 and 16 bits, and cuts unsigned ones at the largest signed number.
 
@@ -143,8 +143,8 @@ fn dims(config: &CodecConfig) -> Result<Option<[usize; 4]>> {
     Ok(Some(dims))
 }
 
-/// Returns the mode. `zfpy` has numbers for modes, and a negative parameter means that none was
-/// stated, which stands for the reversible mode.
+/// Returns the mode. `zfpy` has numbers for modes, and a negative parameter stands for a missing
+/// one, and so for the reversible mode.
 fn mode(
     config: &CodecConfig,
     is_zfpy: bool,
@@ -178,7 +178,7 @@ fn mode(
         _ if is_zfpy && value < 0.0 => Ok(ZfpConfig::reversible()),
         "reversible" => Ok(ZfpConfig::reversible()),
         "fixed_rate" => {
-            // zarrs takes the blocks of any array for those of three dimensions
+            // zarrs takes each block for a block of three dimensions
             let rank = dims
                 .filter(|_| is_zfpy)
                 .map_or(3, |dims| dims.iter().filter(|len| **len > 0).count());

@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn imagecodecs_has_frames_of_zstd() {
         let zstd = codec(r#"{"id": "imagecodecs_zstd", "level": null}"#, 1);
-        // of imagecodecs 2026.3.6
+        // imagecodecs 2026.3.6 has encoded it
         let value = hex("28b52ffd602c0055000018616263010026aa6e08");
         let text = b"abc".repeat(100);
         assert_eq!(decoded(&*zstd, &value, 300).unwrap(), text);

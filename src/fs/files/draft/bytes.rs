@@ -37,7 +37,7 @@ impl DraftBytes {
         Ok(DraftBytes::File(unnamed_file(directory)?))
     }
 
-    /// Returns the bytes in memory; none of a file.
+    /// Returns the bytes in memory; an empty slice for a file.
     pub fn bytes(&self) -> &[u8] {
         match self {
             DraftBytes::Memory { bytes, .. } => bytes,
