@@ -45,7 +45,7 @@ mod requests;
 
 pub use control::{PATIENCE, close_on_exec, read_control, read_statistics};
 pub use guard::{GuardCalls, MountGuard, RunService, daemons};
-pub use inherited::{inherited_descriptor, names_connection, resend_unanswered};
+pub use inherited::{inherited_descriptor, names_connection};
 pub use messages::{receive, send, socket_pair};
 pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, unmount_path};
 pub use mount_place::{

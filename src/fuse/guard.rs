@@ -12,7 +12,7 @@
 
 use super::control::own_program;
 use super::messages::{MAX_DESCRIPTORS, receive, send, socket_pair};
-use super::mount_place::{MountPlace, abort_file, open_directory};
+use super::mount_place::{MountPlace, open_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
@@ -58,17 +58,15 @@ const CALL_LIMIT: Duration = Duration::from_secs(60);
 enum GuardRequest {
     Unmount = 1,
     Detach,
-    Abort,
     /// Runs a service: its name, a zero and its argument are the rest of the message.
     Serve,
     /// Returns a socket that takes [`DirectoryCall`]s.
     Admit,
 }
 
-const REQUESTS: [GuardRequest; 5] = [
+const REQUESTS: [GuardRequest; 4] = [
     GuardRequest::Unmount,
     GuardRequest::Detach,
-    GuardRequest::Abort,
     GuardRequest::Serve,
     GuardRequest::Admit,
 ];
@@ -122,20 +120,19 @@ pub type RunService = fn(&str, &[u8]) -> Result<Answer>;
 /// The running guard of a mount.
 pub struct MountGuard {
     socket: OwnedFd,
-    /// Whether the guard can end the connection.
-    aborts: bool,
     /// Sockets that take [`DirectoryCall`]s, and are not in use.
     admitted: Mutex<Vec<OwnedFd>>,
 }
 
 impl MountGuard {
     /// Starts the guard of a mount. It ends with the thread that calls this function, which must
-    /// live as long as the mount. Without a `device` number the guard can't end the connection,
+    /// live as long as the mount. Without the file `abort` the guard can't end the connection,
     /// without a `place` it unmounts nothing. Other directories may take the place of those in
     /// `directories`. The variables are for the services. With a pipe for `deaths` the guard
     /// writes the number of this process there when it ends, and the connection goes on.
     pub fn start(
         device: Option<&str>,
+        abort: Option<&File>,
         place: Option<&MountPlace>,
         directories: &[(PathBuf, PathAccess)],
         variables: &[(&str, OsString)],
@@ -149,19 +146,9 @@ impl MountGuard {
             .collect();
         send_places(socket.as_fd(), device, place, deaths, &directories)?;
         let mut command = own_program();
-        let aborts = match device.map(open_abort_file).transpose() {
-            Ok(Some(abort)) => {
-                command.stdout(abort);
-                true
-            }
-            failed => {
-                let why = failed.err().map(|e| format!("{e}; ")).unwrap_or_default();
-                log::debug!(
-                    "{why}if the daemon is killed, its mount may hang until it is unmounted"
-                );
-                command.stdout(Stdio::null());
-                false
-            }
+        match abort {
+            Some(abort) => command.stdout(abort.try_clone()?),
+            None => command.stdout(Stdio::null()),
         };
         command
             // fusermount3, and the programs that print keys, need the environment
@@ -176,7 +163,6 @@ impl MountGuard {
         command.spawn()?;
         Ok(MountGuard {
             socket,
-            aborts,
             admitted: Mutex::default(),
         })
     }
@@ -189,11 +175,6 @@ impl MountGuard {
             GuardRequest::Unmount
         };
         self.ask(&[request as u8], CALL_LIMIT).map(drop)
-    }
-
-    /// Ends the connection to the kernel. Returns whether the guard can do so.
-    pub fn abort(&self) -> bool {
-        self.aborts && self.ask(&[GuardRequest::Abort as u8], CALL_LIMIT).is_ok()
     }
 
     /// Runs a service, which must answer within `limit`.
@@ -260,12 +241,6 @@ fn keep_mount_capability() -> rustix::io::Result<()> {
         configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)?;
     }
     Ok(())
-}
-
-/// Opens the file that ends the connection. The open file belongs to this connection even if
-/// another mount gets its number later.
-fn open_abort_file(device: &str) -> std::io::Result<File> {
-    File::options().write(true).open(abort_file(device))
 }
 
 /// Returns the processes of daemons, each with the file that ends its connection, also of those
@@ -468,7 +443,6 @@ impl GuardedMount {
         match request {
             GuardRequest::Unmount => self.unmount(UnmountFlags::empty()),
             GuardRequest::Detach => self.unmount(UnmountFlags::DETACH),
-            GuardRequest::Abort => Ok(abort().map(|()| Answer::default())?),
             GuardRequest::Serve => {
                 let mut parts = argument.splitn(2, |byte| *byte == 0);
                 let name = str::from_utf8(parts.next().unwrap_or_default()).unwrap_or_default();
@@ -481,7 +455,7 @@ impl GuardedMount {
     fn unmount(&self, flags: UnmountFlags) -> Result<Answer> {
         let place = self.place.as_ref();
         let place = place.ok_or_else(|| Error::system(libc::EINVAL))?;
-        if place.top()?.is_none_or(|top| top.device != self.device) {
+        if !place.has_on_top(&self.device)? {
             return Err(Error::system(libc::EINVAL));
         }
         place.unmount(flags).map(|()| Answer::default())

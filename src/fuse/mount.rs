@@ -1,21 +1,21 @@
 //! Mounting and unmounting. fuser could do both, but it unmounts any mount at the path, and fails
 //! where fusermount3 would succeed. This module identifies its mount by the device number in the
-//! mount table, and unmounts no other.
+//! mount table and by the number that statx tells, and unmounts no other.
 
 use super::control::read_statistics;
 use super::guard::MountGuard;
 use super::inherited;
 use super::mount_place::{
-    FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, has_control_files, mounts, mounts_at,
-    open_directory, path_of, path_to_mount, proc_path,
+    FS_TYPE, MountEntry, MountPlace, abort_file, entry_of, mounts, mounts_at, open_directory,
+    path_of, path_to_mount, proc_path,
 };
 use super::namespace;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountAttrFlags, MoveMountFlags, UnmountFlags};
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,9 @@ pub struct Mountpoint {
     /// The device number; `None` if the kernel doesn't tell it.
     device: Option<String>,
     fuse: Option<OwnedFd>,
+    /// The kernel's file that ends the connection, if it can be opened. It belongs to this
+    /// connection even if another mount gets the device number later.
+    abort: Option<File>,
     aborted: AtomicBool,
     guard: Option<Arc<MountGuard>>,
 }
@@ -143,6 +146,7 @@ impl Mountpoint {
         Ok(Mountpoint {
             path,
             place: Some(place),
+            abort: open_abort_file(&device),
             device: Some(device),
             fuse: Some(fuse),
             aborted: AtomicBool::new(false),
@@ -156,10 +160,12 @@ impl Mountpoint {
         let fuse = inherited::take(name).map_err(|why| {
             MountError::Mountpoint(format!("mountpoint {}: {why}", name.display()))
         })?;
+        let device = inherited::device_number(&fuse);
         let mut mountpoint = Mountpoint {
             path: name.to_path_buf(),
             place: None,
-            device: inherited::device_number(&fuse),
+            abort: device.as_deref().and_then(open_abort_file),
+            device,
             fuse: Some(fuse),
             aborted: AtomicBool::new(false),
             guard: None,
@@ -182,6 +188,7 @@ impl Mountpoint {
             bytes.extend(place.name().as_bytes());
             files.push(place.parent());
         }
+        files.extend(self.abort.as_ref().map(|abort| abort.as_fd()));
         Some((bytes, files))
     }
 
@@ -192,16 +199,26 @@ impl Mountpoint {
         let path = PathBuf::from(OsStr::from_bytes(parts.next()?));
         let mut files = files.into_iter();
         let fuse = files.next()?;
-        let place = parts.next().zip(files.next());
+        let place = parts.next().and_then(|name| Some((name, files.next()?)));
         Some(Mountpoint {
             path,
             place: place
                 .map(|(name, parent)| MountPlace::new(parent, OsStr::from_bytes(name).to_owned())),
+            abort: files.next().map(File::from),
             device: (!device.is_empty()).then(|| device.to_string()),
             fuse: Some(fuse),
             aborted: AtomicBool::new(false),
             guard: None,
         })
+    }
+
+    /// Has the kernel send again all requests that were taken and not answered, by a daemon whose
+    /// threads take none any more.
+    pub fn resend_unanswered(&self) -> Result<()> {
+        match &self.fuse {
+            Some(fuse) => Ok(inherited::resend_unanswered(fuse)?),
+            None => Ok(()),
+        }
     }
 
     /// Returns whether another program has made the mount.
@@ -227,7 +244,11 @@ impl Mountpoint {
     ) -> Result<()> {
         let device = self.device.as_deref();
         let place = self.place.as_ref();
-        let guard = MountGuard::start(device, place, directories, variables, deaths)
+        let abort = self.abort.as_ref();
+        if abort.is_none() {
+            log::debug!("if the daemon is killed, its mount may hang until it is unmounted");
+        }
+        let guard = MountGuard::start(device, abort, place, directories, variables, deaths)
             .context("the guard process")?;
         self.guard = Some(Arc::new(guard));
         Ok(())
@@ -291,10 +312,10 @@ impl Mountpoint {
 
     /// Unmounts as [`Mountpoint::unmount`] does, but leaves a mount in use as it is.
     pub fn unmount_unused(&self) -> Result<Unmounted> {
-        let Some(place) = &self.place else {
+        let (Some(place), Some(device)) = (&self.place, &self.device) else {
             return Ok(Unmounted::NotOnTop);
         };
-        if !place.top()?.is_some_and(|top| self.is(&top)) {
+        if !place.has_on_top(device)? {
             return Ok(Unmounted::NotOnTop);
         }
         match self.unmount_top(place, UnmountFlags::empty()) {
@@ -326,22 +347,16 @@ impl Mountpoint {
     /// kernel's control files must be there.
     pub fn abort(&self) -> bool {
         self.aborted.store(true, Ordering::Relaxed);
-        if let Some(guard) = &self.guard
-            && is_sandboxed()
-        {
-            return guard.abort();
-        }
-        let Ok(device) = self.device() else {
-            return false;
-        };
-        let file = OpenOptions::new().write(true).open(abort_file(device));
-        match file.and_then(|mut file| file.write_all(b"1")) {
-            Ok(()) => true,
-            // its last file was closed meanwhile
-            Err(e) if e.kind() == ErrorKind::NotFound => has_control_files(),
-            Err(_) => false,
-        }
+        let mut file = self.abort.as_ref();
+        file.as_mut()
+            .is_some_and(|file| file.write_all(b"1").is_ok())
     }
+}
+
+fn open_abort_file(device: &str) -> Option<File> {
+    let file = OpenOptions::new().write(true).open(abort_file(device));
+    let opened = file.inspect_err(|e| log::debug!("{}: {e}", abort_file(device)));
+    opened.ok()
 }
 
 /// Returns the directory to mount on, after removing mounts whose daemon has ended if the request

@@ -5,7 +5,7 @@
 //! unmount. Otherwise a user who may rename directories above it could swap one for a symbolic
 //! link, and redirect the operation.
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::{OsStr, OsString};
@@ -66,14 +66,6 @@ impl MountEntry {
 
 /// Where the kernel's control files of connections are.
 const CONTROL_FILES: &str = "/sys/fs/fuse/connections";
-
-/// Type of that file system (`FUSE_CTL_SUPER_MAGIC`).
-const CONTROL_FILE_SYSTEM: i64 = 0x6573_5543;
-
-/// Returns whether the kernel's control files are mounted.
-pub fn has_control_files() -> bool {
-    rustix::fs::statfs(CONTROL_FILES).is_ok_and(|found| found.f_type == CONTROL_FILE_SYSTEM)
-}
 
 /// Returns the kernel's file that ends the connection of the FUSE mount with this device number.
 pub fn abort_file(device: &str) -> String {
@@ -188,11 +180,16 @@ pub fn mount_of(path: &Path) -> Result<Option<MountEntry>> {
     Ok(nearest.filter(|mount| mount.is_zarrfs()).cloned())
 }
 
+/// Asks statx for a mount's number that is given once (linux/stat.h).
+const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+
 /// The place of a mount: the directory that holds its mountpoint, and the mountpoint's name there.
 /// The kernel refuses to rename or remove that name while it is mounted on.
 pub struct MountPlace {
     parent: OwnedFd,
     name: OsString,
+    /// The number of the mount that was on top when this was made; `None` before Linux 6.8.
+    number: Option<u64>,
 }
 
 impl MountPlace {
@@ -201,15 +198,34 @@ impl MountPlace {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Error::invalid("not a mountpoint").context(path.display()));
         };
-        Ok(MountPlace {
-            parent: open_directory(parent)?,
-            name: name.to_owned(),
-        })
+        Ok(MountPlace::new(open_directory(parent)?, name.to_owned()))
     }
 
     /// Returns the place of a name in an open directory.
     pub fn new(parent: OwnedFd, name: OsString) -> Self {
-        MountPlace { parent, name }
+        let mut place = MountPlace {
+            parent,
+            name,
+            number: None,
+        };
+        place.number = place.number_of_top();
+        place
+    }
+
+    /// Returns the number of the mount on top, which the kernel gives to no other one. It gives the
+    /// identifiers and device numbers of mounts that have ended to new ones.
+    fn number_of_top(&self) -> Option<u64> {
+        let number = StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
+        // the daemon of the mount is not asked
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let found = statx(&self.parent, &self.name, flags, number).ok()?;
+        (found.stx_mask & STATX_MNT_ID_UNIQUE != 0).then_some(found.stx_mnt_id)
+    }
+
+    /// Returns whether the mount with this device number is on top, the same as when this was made.
+    pub fn has_on_top(&self, device: &str) -> Result<bool> {
+        let top = self.top()?;
+        Ok(top.is_some_and(|top| top.device == device) && self.number == self.number_of_top())
     }
 
     /// Returns the directory that holds the mountpoint.

@@ -352,7 +352,59 @@ fn kill_when_mounted(path: &Path, killed_process: Killed, pause: Duration) {
     if let Killed::Holder = killed_process {
         wait_for("the unmount", || !is_mounted(&mountpoint));
     } else {
+        let ended = unmount(&mountpoint);
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(
+            ended.status.success(),
+            "{killed_process:?} {pause:?}: {said}"
+        );
+    }
+}
+
+/// Returns whether a mount shows a store. The directory below it is empty.
+fn is_served(mountpoint: &Path) -> bool {
+    fs::read_dir(mountpoint).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// The kernel gives the identifier and the device number of a mount that has ended to the next one.
+#[test]
+fn a_daemon_that_ends_late_leaves_the_next_mount_at_its_place() {
+    let (_folder, path) = place(&["mnt"]);
+    let mountpoint = path.join("mnt");
+    for option in ["--restarts=2", "--no-outlive", "--sandbox=off"] {
+        let mount = || {
+            let store = test_data("sample.zarr");
+            let mut daemon = Command::new(ZARRFS);
+            daemon.args([
+                "mount",
+                "--foreground",
+                option,
+                text(&store),
+                text(&mountpoint),
+            ]);
+            let daemon = daemon.stdin(Stdio::null()).spawn().unwrap();
+            wait_for("the mount", || is_served(&mountpoint));
+            daemon
+        };
+        let mut first = mount();
+        let holder = rustix::process::Pid::from_raw(first.id() as i32).unwrap();
+        let stopped = match option {
+            "--no-outlive" => holder,
+            _ => support::daemon::daemon_of(holder),
+        };
+        rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();
+        // --lazy asks the daemon for nothing
+        assert!(
+            zarrfs(&["umount", "--lazy", text(&mountpoint)])
+                .status
+                .success()
+        );
+        let mut second = mount();
+        rustix::process::kill_process(stopped, rustix::process::Signal::CONT).unwrap();
+        assert!(first.wait().unwrap().success());
+        assert!(is_served(&mountpoint), "{option}: unmounted");
         assert!(unmount(&mountpoint).status.success());
+        assert!(second.wait().unwrap().success());
     }
 }
 

@@ -218,7 +218,7 @@ impl HeldLink {
 }
 
 /// Returns the text before the first zero, and what follows.
-fn split_text(bytes: &[u8]) -> (String, &[u8]) {
+pub fn split_text(bytes: &[u8]) -> (String, &[u8]) {
     let mut parts = bytes.splitn(2, |byte| *byte == 0);
     let text = String::from_utf8_lossy(parts.next().unwrap_or_default());
     (text.into_owned(), parts.next().unwrap_or_default())

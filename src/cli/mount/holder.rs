@@ -13,20 +13,20 @@
 //! * Killing this process ends the mount: the daemon stores everything.
 
 use super::handover::{HandOverOrder, OrderSocket};
-use super::held::Held;
+use super::held::{Held, split_text};
 use super::message::Message;
 use super::plan::MountPlan;
 use crate::cli::child_process::{ChildProcess, PassedSignals, WaitEnd, last_error};
 use crate::cli::location::StoreLocation;
 use crate::cli::mountpoint::{self, MadeDirectories};
 use crate::cli::{CommandFailure, CommandResult};
-use crate::fuse::{abort_file, mounts, receive, resend_unanswered, send, socket_pair};
+use crate::fuse::{Mountpoint, receive, send, socket_pair};
 use rustix::net::{RecvFlags, recv};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 use signal_hook::consts::SIGKILL;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -160,8 +160,8 @@ struct Holder<'a> {
     deaths: (OwnedFd, OwnedFd),
     /// Daemons that were killed, and wait in the kernel.
     unreaped: Vec<ChildProcess>,
-    /// The mount, as the first daemon has passed it on. The device comes first.
-    mount: Option<(Vec<u8>, Vec<OwnedFd>)>,
+    /// The mount, as the first daemon has passed it on.
+    mount: Option<Mountpoint>,
     /// When daemons were killed.
     killed: VecDeque<Instant>,
     /// Takes orders of `zarrfs upgrade`.
@@ -287,7 +287,9 @@ impl Holder<'_> {
         };
         let text = String::from_utf8_lossy(rest).into_owned();
         match Message::of_byte(*kind) {
-            Some(Message::Mounted) => self.mount = Some((rest.to_vec(), files)),
+            Some(Message::Mounted) => {
+                self.mount = Mountpoint::from_message(split_text(rest).1, files);
+            }
             Some(Message::Ready) => {
                 (self.is_ready, self.is_serving) = (true, true);
                 self.handover_end = None;
@@ -360,10 +362,9 @@ impl Holder<'_> {
     fn start(&mut self, why: &str) -> CommandResult<Option<Held>> {
         let failed = |e| CommandFailure::from(Error::from(e).context("can't start the daemon"));
         let (ours, theirs) = socket_pair().map_err(failed)?;
-        if let Some((mount, files)) = &self.mount {
+        if let Some((mount, files)) = self.mount.as_ref().and_then(Mountpoint::to_message) {
             let kind = [Message::Mounted as u8];
-            let message = [&kind, why.as_bytes(), mount.as_slice()].concat();
-            let files: Vec<BorrowedFd> = files.iter().map(|file| file.as_fd()).collect();
+            let message = [&kind, why.as_bytes(), &[0], mount.as_slice()].concat();
             send(ours.as_fd(), &message, &files).map_err(failed)?;
         }
         // SAFETY: this process has one thread, so the child may do whatever this process may.
@@ -404,27 +405,16 @@ impl Holder<'_> {
     /// Returns to the directory in which the program was started, for relative paths, unless it
     /// lies in the mount, which does not answer yet.
     fn return_to_directory(&self) {
-        let device = self.device();
+        let places = self.mount.as_ref().map(Mountpoint::places);
         let is_in_mount = |directory: &PathBuf| {
-            mounts().is_ok_and(|mounts| {
-                let mut own = mounts
-                    .iter()
-                    .filter(|mount| Some(&mount.device) == device.as_ref());
-                own.any(|mount| directory.starts_with(&mount.path))
-            })
+            let mut places = places.iter().flatten().flatten();
+            places.any(|place| directory.starts_with(place))
         };
         let directory = self.directory.as_ref();
         if let Some(directory) = directory.filter(|directory| !is_in_mount(directory)) {
             // a path that needs it can't be opened
             let _ = std::env::set_current_dir(directory);
         }
-    }
-
-    /// Returns the device number of the mount.
-    fn device(&self) -> Option<String> {
-        let (mount, _) = self.mount.as_ref()?;
-        let device = mount.split(|byte| *byte == 0).nth(1)?;
-        Some(String::from_utf8_lossy(device).into_owned()).filter(|device| !device.is_empty())
     }
 
     /// Chooses the program of the successor of a daemon that has ended. Returns why the daemon has,
@@ -466,13 +456,12 @@ impl Holder<'_> {
             return Err(self.give_up(&why));
         }
         self.unreaped.retain(|daemon| !is_reaped(daemon));
-        let Some((_, files)) = &self.mount else {
+        let Some(mount) = &self.mount else {
             return Err(self.give_up("the mount was not passed on"));
         };
-        let device = files.first().map(resend_unanswered);
-        if let Some(Err(e)) = device {
+        if let Err(e) = mount.resend_unanswered() {
             // the mount has ended, or its connection was aborted
-            let why = format!("the daemon {death}: {}", Error::from(e));
+            let why = format!("the daemon {death}: {e}");
             return Err(self.give_up(&why));
         }
         self.start(&format!("the daemon {death}"))
@@ -480,9 +469,9 @@ impl Holder<'_> {
 
     /// Ends the mount as a daemon without a holder does, and returns the failure.
     fn give_up(&self, why: &str) -> CommandFailure {
-        if let Some(device) = self.device() {
+        if let Some(mount) = &self.mount {
             // where the kernel's control files are missing, the end of this process ends it
-            let _ = std::fs::write(abort_file(&device), "1");
+            mount.abort();
         }
         if self.plan.args.log.start(self.plan.path).is_ok() {
             log::error!("{why}");

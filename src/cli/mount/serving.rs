@@ -57,9 +57,6 @@ impl ServingMount {
                 make_mount(&opened.plan, opened.made.directory(), read_only)?
             }
         };
-        if let Some(held) = opened.held.as_ref().filter(|_| !opened.is_successor) {
-            held.send_mount(&mountpoint)?;
-        }
         let (session, mountpoint) = start_session(&mut opened, mountpoint)?;
         let OpenedMount {
             plan,
@@ -85,7 +82,8 @@ impl ServingMount {
                 start_thread("orders", move || handler.run(orders(pipe)))
                     .and_then(|_| start_thread("signals", move || ignore(&fs, signals)))
             }
-        }?;
+        }
+        .inspect_err(|_| drop(mountpoint.unmount()))?;
         Ok(ServingMount {
             fs,
             mountpoint,
@@ -185,6 +183,9 @@ fn start_session(
     let session = MountSite::of(&mountpoint)
         .and_then(|site| nesting::check(&opened.own, &site))
         .and_then(|()| {
+            if let Some(held) = opened.held.as_ref().filter(|_| !opened.is_successor) {
+                held.send_mount(&mountpoint)?;
+            }
             let fs = &opened.fs;
             let options = serve_options(args, opened.read_only);
             let held = opened.held.as_ref();
