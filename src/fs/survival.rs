@@ -7,7 +7,8 @@
 //! from then on, until its release, and no other file does.** A record is made before the request
 //! is answered, and removed after all is stored. Arrays count their dirty and pending chunks
 //! (`array/freshness.rs`): a file of an array has lost bytes only if the count is not 0. What is
-//! written into a file of the store itself is never lost.
+//! written into a file of the store itself is never lost. A successor may be killed at any time: a
+//! record goes only after another one says what follows from it.
 //!
 //! This module must not know how a daemon dies, or what starts its successor.
 
@@ -137,11 +138,9 @@ impl Fs {
         self.tree.outlive(&journal, left);
         self.truncations.outlive(&journal, left);
         self.absent.outlive(&journal, left);
-        let (counts, lost) = KeyedCounts::new(journal.clone(), ARRAY_RECORD, left);
-        let lost: Vec<Key> = lost
-            .iter()
-            .filter_map(|key| Key::normalize(key).ok())
-            .collect();
+        let (counts, counted) = KeyedCounts::new(journal.clone(), ARRAY_RECORD, left);
+        let keys = counted.iter().map(|(key, _)| Key::normalize(key));
+        let lost: Vec<Key> = keys.flatten().collect();
         self.cache.count_unstored(counts);
         let records = OpenRecords {
             journal,
@@ -157,6 +156,10 @@ impl Fs {
                 DIRECTORY_RECORD => self.reopen_directory(records, record),
                 _ => None,
             });
+        }
+        // only now do the records of the files say what is lost
+        for (_, record) in counted {
+            records.journal.remove(record);
         }
         open
     }

@@ -303,6 +303,31 @@ fn only_files_whose_bytes_are_lost_report_it() {
     );
 }
 
+/// "A successor may be killed at any time, also before it serves."
+#[test]
+fn a_loss_is_reported_also_if_a_successor_is_killed_while_it_starts() {
+    let directory = memory_directory();
+    store(directory.path(), &["a"]);
+    let daemon = Daemon::start(directory.path(), &OUTLIVED);
+    if !is_outlived(&daemon) {
+        return;
+    }
+    let mut random = random(env_number("ZARRFS_SEED", 1));
+    for round in 0..8 {
+        let file = open_for_writing(&daemon.path().join("a/data.raw"));
+        file.write_all_at(&[round; 10], 0).unwrap();
+        kill(&daemon);
+        thread::sleep(Duration::from_micros(random(60_000) as u64));
+        kill(&daemon);
+        assert_eq!(
+            close(file).unwrap_err().raw_os_error(),
+            Some(libc::EIO),
+            "round {round}"
+        );
+    }
+    assert!(daemon.unmount().success());
+}
+
 /// "No change of a name is made twice": each of these would fail the second time.
 #[test]
 fn names_are_created_renamed_and_removed_once() {

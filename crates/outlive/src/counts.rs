@@ -23,16 +23,22 @@ pub struct SharedCount {
 }
 
 impl KeyedCounts {
-    /// Creates the counts of a kind of records. Those that a daemon has left are removed, and their
-    /// keys returned if they are not 0.
-    pub fn new(journal: Arc<Journal>, kind: u32, left: &[Record]) -> (Self, Vec<String>) {
-        let left = left.iter().filter(|record| record.kind == kind);
+    /// Creates the counts of a kind of records. Returns also the keys of those that a daemon has
+    /// left, if they are not 0, with their records: they stay until the caller has recorded what
+    /// follows from them, since this process may be killed before.
+    pub fn new(
+        journal: Arc<Journal>,
+        kind: u32,
+        left: &[Record],
+    ) -> (Self, Vec<(String, RecordId)>) {
         let mut counted = Vec::new();
-        for record in left {
-            if record.numbers[0] != 0 {
-                counted.push(String::from_utf8_lossy(&record.text).into_owned());
+        for record in left.iter().filter(|record| record.kind == kind) {
+            if record.numbers[0] == 0 {
+                journal.remove(record.id);
+            } else {
+                let key = String::from_utf8_lossy(&record.text);
+                counted.push((key.into_owned(), record.id));
             }
-            journal.remove(record.id);
         }
         let counts = KeyedCounts {
             journal,
@@ -94,8 +100,16 @@ mod tests {
         b.add();
         counts.of("b").unwrap().subtract();
         let (journal, left) = Journal::open(&memory).unwrap();
-        let (_, counted) = KeyedCounts::new(Arc::new(journal), 3, &left);
-        assert_eq!(counted, ["a"]);
+        let journal = Arc::new(journal);
+        let (_, counted) = KeyedCounts::new(journal.clone(), 3, &left);
+        let [(key, record)] = &counted[..] else {
+            panic!("{counted:?}");
+        };
+        assert_eq!(key, "a");
+        // a successor that is killed now leaves it to the next one
+        let (_, left) = Journal::open(&memory).unwrap();
+        assert_eq!(KeyedCounts::new(journal.clone(), 3, &left).1, counted);
+        journal.remove(*record);
         let (_, left) = Journal::open(&memory).unwrap();
         assert_eq!(left, []);
     }
