@@ -5,7 +5,6 @@
 
 use crate::array::{Array, Source};
 use lru::LruCache;
-use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
@@ -17,6 +16,7 @@ use zarrfs_format::metadata::{
     ArrayMetadata, CodecConfig, MAX_DOCUMENT, V1_ATTRS, V1_META, V1Order, ZARR_JSON, ZARRAY,
     ZATTRS, ZGROUP, ZMETADATA,
 };
+use zarrfs_outlive::{Journal, Record, RecordedNames};
 use zarrfs_store::{
     Entry, EntryKind, Key, Listing, ReportingStore, Stat, Store, StoreExt, SubtreeLocks, Version,
 };
@@ -60,6 +60,10 @@ const ARRAYS_KEPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Maximum number of prefixes recorded that show no generated document: a program makes many
 /// directories before it writes their documents.
 const UNMARKED_KEPT: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
+
+/// The kinds of records in the journal.
+const UNMARKED_RECORD: u32 = 13;
+const DECODED_RECORD: u32 = 14;
 
 /// Number of names examined to recognize a store that has no `.zgroup` at its root.
 const PROBED_NAMES: usize = 1000;
@@ -294,10 +298,10 @@ pub struct Hierarchy {
     /// What programs have written as consolidated metadata.
     written_consolidated: WrittenConsolidated,
     /// The v3 arrays whose writer last stated chunks without codecs below `c`. Where others are
-    /// stored, it does not know them and writes decoded chunks there. Protects the set alone.
-    decoded_below_c: Mutex<HashSet<Key>>,
-    /// The prefixes that show no generated document. Protects the map alone.
-    unmarked: Mutex<LruCache<Key, Unmarked>>,
+    /// stored, it does not know them and writes decoded chunks there.
+    decoded_below_c: RecordedNames,
+    /// The prefixes that show no generated document, with the number of an [`Unmarked`].
+    unmarked: RecordedNames,
 }
 
 impl Hierarchy {
@@ -319,9 +323,16 @@ impl Hierarchy {
             arrays,
             node_types: Mutex::new(LruCache::new(ARRAYS_KEPT)),
             written_consolidated: WrittenConsolidated::new(),
-            decoded_below_c: Mutex::default(),
-            unmarked: Mutex::new(LruCache::new(UNMARKED_KEPT)),
+            decoded_below_c: RecordedNames::unbounded(),
+            unmarked: RecordedNames::new(UNMARKED_KEPT),
         }
+    }
+
+    /// Records in `journal` what programs that write nodes have said and done, and takes over what
+    /// a daemon has left there: it decides which documents and chunks such a program finds.
+    pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
+        self.unmarked.outlive(journal, UNMARKED_RECORD, left);
+        self.decoded_below_c.outlive(journal, DECODED_RECORD, left);
     }
 
     /// Returns the hierarchy of a mount: failures of the store become problems, since the programs

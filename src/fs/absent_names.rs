@@ -54,7 +54,7 @@ impl AbsentNames {
         if (!hierarchy.is_unmarked(&directory) || hierarchy.cached_array(&directory).is_some())
             && self.copies.miss(&directory, thread, &name)
         {
-            self.unlinked.add(directory.join(&name));
+            self.unlinked.add(&directory.join(&name));
         }
     }
 
@@ -77,7 +77,7 @@ impl AbsentNames {
         if let Ok(parent) = self.tree.node(parent)
             && let Ok(path) = parent.path().child(name)
         {
-            self.copies.made(path, thread);
+            self.copies.made(&path, thread);
         }
     }
 

@@ -33,7 +33,7 @@ impl WrittenArrays {
             tree,
             cache,
             guards: PageGuards::default(),
-            resizing: Resizing::default(),
+            resizing: Resizing::new(),
             spill_directory,
         }
     }

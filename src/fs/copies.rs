@@ -8,132 +8,68 @@
 //! The mode of a file that is made of others cannot be set, but `chmod` of a file that is written,
 //! or was written a moment ago, succeeds: copies set the modes of files that they write.
 
-use lru::LruCache;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-use zarrfs_base::memory::lock;
-use zarrfs_outlive::{Journal, Moments, Record, RecordId};
+use std::sync::Arc;
+use std::time::Duration;
+use zarrfs_outlive::{Journal, Record, RecordedNames};
 use zarrfs_store::Key;
 
 /// Maximum time from what a thread did in a directory to what it does there next.
 const MOMENT: Duration = Duration::from_secs(5);
 
-/// Maximum number of directories and of files that are recorded: a program copies one, then the
-/// next.
+/// Maximum number of directories, of files and of names in directories that are recorded: a program
+/// copies one, then the next.
 const RECORDED: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-
-/// Maximum number of names of a directory that are recorded: `cp` creates one, then the next.
-const NAMES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
 /// The directories that threads make, and the files that are written.
 pub struct Copies {
-    /// Protects the map, by path.
-    directories: Mutex<LruCache<Key, CopiedDirectory>>,
-    moments: Moments,
-    /// Protects the map: when a file was opened for writing or closed last, by inode number, and
-    /// the record of that.
-    written: Mutex<LruCache<u64, (Instant, Option<RecordId>)>>,
-    written_moments: Moments,
+    /// The directories, by path, with the thread and two flags.
+    directories: RecordedNames,
+    /// The names in these directories, by path, that the threads have created or missed.
+    names: RecordedNames,
+    /// The files that were opened for writing or closed last, by inode number.
+    written: RecordedNames,
 }
 
-/// A directory that a thread has made, perhaps to copy files into it.
-struct CopiedDirectory {
-    thread: u32,
-    /// Whether the thread copies files into it.
-    is_copy: bool,
-    /// Whether the thread creates files with O_EXCL.
-    is_exclusive: bool,
-    at: Instant,
-    /// The names that the thread has created or missed last.
-    names: LruCache<String, ()>,
-    record: Option<RecordId>,
-}
-
-/// The kind of the records of directories. The number holds the thread and the two flags.
+/// The kinds of the records.
 const DIRECTORY_RECORD: u32 = 9;
-
-/// The kind of the records of files that are written. The number is the inode number.
 const WRITTEN_RECORD: u32 = 10;
+const NAME_RECORD: u32 = 15;
 
-/// The flags in the number of a record.
+/// The flags of a directory: its thread copies files into it, and creates files with O_EXCL.
 const IS_COPY: u64 = 1 << 32;
 const IS_EXCLUSIVE: u64 = 1 << 33;
-
-impl CopiedDirectory {
-    fn new(thread: u32, at: Instant) -> Self {
-        CopiedDirectory {
-            thread,
-            is_copy: false,
-            is_exclusive: false,
-            at,
-            names: LruCache::new(NAMES),
-            record: None,
-        }
-    }
-
-    fn number(&self) -> u64 {
-        let mut number = u64::from(self.thread);
-        for (is_set, flag) in [(self.is_copy, IS_COPY), (self.is_exclusive, IS_EXCLUSIVE)] {
-            number |= if is_set { flag } else { 0 };
-        }
-        number
-    }
-}
 
 impl Copies {
     /// Creates an empty record.
     pub fn new() -> Self {
         Copies {
-            directories: Mutex::new(LruCache::new(RECORDED)),
-            moments: Moments::default(),
-            written: Mutex::new(LruCache::new(RECORDED)),
-            written_moments: Moments::default(),
+            directories: RecordedNames::new(RECORDED),
+            names: RecordedNames::new(RECORDED),
+            written: RecordedNames::new(RECORDED),
         }
     }
 
-    /// Records directories in `journal` from now on, and takes over those that a daemon has left
-    /// there.
+    /// Records in `journal` from now on, and takes over what a daemon has left there.
     pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
-        for (path, number, at, record) in self.moments.outlive(journal, DIRECTORY_RECORD, left) {
-            let made = CopiedDirectory {
-                is_copy: number & IS_COPY != 0,
-                is_exclusive: number & IS_EXCLUSIVE != 0,
-                record: Some(record),
-                ..CopiedDirectory::new(number as u32, at)
-            };
-            self.put(Key::root().join(&path), made);
-        }
-        let moments = self.written_moments.outlive(journal, WRITTEN_RECORD, left);
-        for (_, inode, at, record) in moments {
-            lock(&self.written).put(inode, (at, Some(record)));
-        }
-    }
-
-    fn put(&self, directory: Key, made: CopiedDirectory) {
-        let displaced = lock(&self.directories).push(directory, made);
-        if let Some((_, displaced)) = displaced {
-            self.moments.remove(displaced.record);
-        }
+        self.directories.outlive(journal, DIRECTORY_RECORD, left);
+        self.names.outlive(journal, NAME_RECORD, left);
+        self.written.outlive(journal, WRITTEN_RECORD, left);
     }
 
     /// Records that a thread has made a directory.
-    pub fn made(&self, directory: Key, thread: u32) {
-        let made = CopiedDirectory {
-            record: self.moments.add(directory.as_str(), thread.into()),
-            ..CopiedDirectory::new(thread, Instant::now())
-        };
-        self.put(directory, made);
+    pub fn made(&self, directory: &Key, thread: u32) {
+        self.names.remove_below(directory.as_str());
+        self.directories.put(directory.as_str(), thread.into());
     }
 
     /// Records that a thread copies files into a directory, if it has made that: it has created a
     /// document with O_EXCL, or a generated name.
     pub fn copies_into(&self, directory: &Key, thread: u32, name: &str, exclusive: bool) {
-        self.with(directory, thread, |made| {
-            made.is_exclusive |= exclusive;
-            made.is_copy = true;
-            made.names.put(name.to_string(), ());
-        });
+        let flags = IS_COPY | if exclusive { IS_EXCLUSIVE } else { 0 };
+        if self.record_use(directory, thread, flags) {
+            self.names.put(directory.join(name).as_str(), 0);
+        }
     }
 
     /// Records that a thread has closed a file in a directory. It copies the directories above,
@@ -141,7 +77,7 @@ impl Copies {
     pub fn closed_in(&self, directory: &Key, thread: u32) {
         let mut directory = directory.clone();
         while !directory.is_root() {
-            self.with(&directory, thread, |_| ());
+            self.record_use(&directory, thread, 0);
             directory = directory.parent();
         }
     }
@@ -149,95 +85,76 @@ impl Copies {
     /// Records that a thread looks for the generated name `name`. Returns whether it copies the
     /// directory and is about to create the name, for the first time.
     pub fn miss(&self, directory: &Key, thread: u32, name: &str) -> bool {
-        let mut directories = lock(&self.directories);
-        let Some(made) = directories.peek_mut(directory) else {
+        let Some((made, age)) = self.directories.get(directory.as_str()) else {
             return false;
         };
-        made.thread == thread
-            && made.is_exclusive
-            && made.at.elapsed() < MOMENT
-            && made.names.put(name.to_string(), ()).is_none()
+        let is_copied = made as u32 == thread && made & IS_EXCLUSIVE != 0 && age < MOMENT;
+        let path = directory.join(name);
+        let is_first = is_copied && self.names.get(path.as_str()).is_none();
+        if is_first {
+            self.names.put(path.as_str(), 0);
+        }
+        is_first
     }
 
     /// Returns whether a directory was made through this mount, as far back as directories are
     /// recorded.
     pub fn has_made(&self, directory: &Key) -> bool {
-        lock(&self.directories).contains(directory)
+        self.directories.get(directory.as_str()).is_some()
     }
 
     /// Returns whether a program has copied files into a directory at or below `key` that it has
     /// made, as far back as directories are recorded.
     pub fn has_copied_below(&self, key: &Key) -> bool {
-        let directories = lock(&self.directories);
-        let mut copied = directories.iter().filter(|(_, made)| made.is_copy);
-        copied.any(|(path, _)| path.relative_to(key).is_some())
+        let directories = self.directories.at_and_below(key.as_str());
+        directories.iter().any(|(_, made)| made & IS_COPY != 0)
     }
 
     /// Forgets the directories at and below `key`, because they were removed or renamed.
     pub fn forget_below(&self, key: &Key) {
-        let mut directories = lock(&self.directories);
-        let paths = directories.iter().map(|(path, _)| path);
-        let below: Vec<Key> = paths
-            .filter(|path| path.relative_to(key).is_some())
-            .cloned()
-            .collect();
-        for path in &below {
-            if let Some(made) = directories.pop(path) {
-                self.moments.remove(made.record);
-            }
-        }
+        self.directories.remove_below(key.as_str());
+        self.names.remove_below(key.as_str());
     }
 
     /// Records that a file was opened for writing.
     pub fn writes(&self, inode: u64) {
-        let mut written = lock(&self.written);
-        if let Some((at, record)) = written.get_mut(&inode) {
-            *at = Instant::now();
-            self.written_moments.update(*record, inode);
-            return;
-        }
-        let new = (Instant::now(), self.written_moments.add("", inode));
-        if let Some((_, (_, record))) = written.push(inode, new) {
-            self.written_moments.remove(record);
-        }
+        self.written.put(&inode.to_string(), 0);
     }
 
     /// Records that a file was closed.
     pub fn closed(&self, inode: u64) {
-        if let Some((at, record)) = lock(&self.written).get_mut(&inode) {
-            *at = Instant::now();
-            self.written_moments.update(*record, inode);
-        }
+        self.written.update(&inode.to_string(), |number| number);
     }
 
     /// Returns whether a file was written through the mount, as far back as files are recorded, and
     /// either `is_open` or was closed a moment ago.
     pub fn is_written(&self, inode: u64, is_open: bool) -> bool {
-        let written = lock(&self.written);
-        let closed = written.peek(&inode);
-        closed.is_some_and(|(at, _)| is_open || at.elapsed() < MOMENT)
+        let closed = self.written.get(&inode.to_string());
+        closed.is_some_and(|(_, age)| is_open || age < MOMENT)
     }
 
-    fn with(&self, directory: &Key, thread: u32, change: impl FnOnce(&mut CopiedDirectory)) {
-        let mut directories = lock(&self.directories);
-        let made = directories.peek_mut(directory);
-        if let Some(made) = made.filter(|made| made.thread == thread) {
-            made.at = Instant::now();
-            change(made);
-            self.moments.update(made.record, made.number());
-        }
+    /// Records that a thread uses a directory, if it has made that, with additional flags. Returns
+    /// whether it has.
+    fn record_use(&self, directory: &Key, thread: u32, flags: u64) -> bool {
+        let made = self.directories.get(directory.as_str());
+        made.is_some_and(|(made, _)| made as u32 == thread)
+            && self
+                .directories
+                .update(directory.as_str(), |made| made | flags)
+                .is_some()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn generated_names_are_missing_once_to_a_thread_that_copies() {
         let copies = Copies::new();
         let directory = Key::root().join("a");
-        copies.made(directory.clone(), 7);
+        copies.made(&directory, 7);
         assert!(!copies.miss(&directory, 7, "data.raw"));
         copies.copies_into(&directory, 8, "zarr.json", true);
         assert!(!copies.miss(&directory, 7, "data.raw"));
@@ -260,14 +177,12 @@ mod tests {
         let group = Key::root().join("g");
         let array = group.join("sub/a");
         for directory in [&group, &array] {
-            copies.made(directory.clone(), 7);
+            copies.made(directory, 7);
             copies.copies_into(directory, 7, "zarr.json", true);
         }
-        let age = || {
-            let mut directories = lock(&copies.directories);
-            directories.peek_mut(&group).unwrap().at -= 2 * MOMENT;
-        };
-        age();
+        let (made, _) = copies.directories.get("g").unwrap();
+        let before = Instant::now() - 2 * MOMENT;
+        copies.directories.put_at("g", made, before);
         assert!(!copies.miss(&group, 7, "dataset.nc"));
         copies.closed_in(&array, 8);
         assert!(!copies.miss(&group, 7, "dataset.nc"));
@@ -280,7 +195,7 @@ mod tests {
         let copies = Copies::new();
         copies.writes(5);
         assert!(copies.is_written(5, false) && !copies.is_written(6, true));
-        lock(&copies.written).get_mut(&5).unwrap().0 -= 2 * MOMENT;
+        copies.written.put_at("5", 0, Instant::now() - 2 * MOMENT);
         assert!(copies.is_written(5, true) && !copies.is_written(5, false));
         copies.closed(6);
         copies.closed(5);

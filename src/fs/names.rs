@@ -441,8 +441,9 @@ impl Change<'_> {
         let found = self.find(&parent, &name)?;
         let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
         if node.is_generated() {
-            self.absent.unlinked.add(node.path());
+            self.absent.unlinked.add(&node.path());
         }
+        self.record_unlinking(self.tree.inode(&node));
         self.losing(&node, || match node.chunk() {
             Some(_) => self.unlink_chunk(&node),
             None => self.remove(&node),

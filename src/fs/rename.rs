@@ -204,7 +204,7 @@ impl<'a> MovedNode<'a> {
 
     /// Renames a file to what is a plain key until the mount shows the same file.
     fn rename_early(&self, to: &Node) -> Result<()> {
-        self.fs.tree.early.add(to.path());
+        self.fs.tree.early.add(&to.path());
         self.rename_file(Target::Plain(to.path()), None)
     }
 

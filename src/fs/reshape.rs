@@ -3,13 +3,12 @@
 //! of the row holds the fill value.
 
 use super::arrays::WrittenArrays;
-use super::resize::{Added, HiddenGrowth, PartialRow};
+use super::resize::{Added, HiddenGrowth};
 use super::write::{ArrayWriter, WriteMode};
 use crate::array::Array;
 use crate::fs::tree::{Attributes, Node, View};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
-use zarrfs_base::memory::lock;
 use zarrfs_store::Key;
 
 /// Number of bytes of fill values written at a time.
@@ -85,13 +84,7 @@ impl WrittenArrays {
         }
         match size % row {
             0 => self.resizing.finish(key),
-            _ => drop(lock(&self.resizing.unfinished).insert(
-                key.clone(),
-                PartialRow {
-                    size,
-                    closed: false,
-                },
-            )),
+            _ => self.resizing.begin_row(key, size),
         }
         Ok(now)
     }

@@ -4,9 +4,10 @@
 use crate::array::Array;
 use crate::cache::Wait;
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
+use zarrfs_outlive::{Journal, Record, RecordedNames};
 use zarrfs_store::{ExclusiveLock, Key, SharedLock, SubtreeLocks};
 
 /// The bytes that are added to flat bytes which become longer.
@@ -19,14 +20,14 @@ pub enum Added {
 }
 
 /// The state of arrays that change their shape.
-#[derive(Default)]
 pub struct Resizing {
     /// Held shared while an array is written, and exclusively while its metadata change or it is
     /// renamed: bytes must not be stored for an array of another shape, or under a key that is no
     /// array any more. It protects nothing else.
     locks: SubtreeLocks,
-    /// Protects the map: the sizes of flat bytes whose last row is partial.
-    pub(super) unfinished: Mutex<HashMap<Key, PartialRow>>,
+    /// The flat bytes whose last row is partial, by the path of the array: the size in bytes, and
+    /// [`CLOSED`].
+    unfinished: RecordedNames,
     /// Protects the map: the arrays that a write is making longer.
     growing: Mutex<HashMap<Key, Growing>>,
 }
@@ -69,17 +70,40 @@ impl Drop for HiddenGrowth<'_> {
     }
 }
 
-/// Flat bytes whose last row is partial.
-#[derive(Clone, Copy)]
-pub struct PartialRow {
-    /// Size in bytes.
-    pub size: u64,
-    /// Whether a descriptor was closed since they were written. Another process may still have the
-    /// file open, so that the row is completed later.
-    pub closed: bool,
-}
+/// The bit of flat bytes of which a descriptor was closed since they were written. Another process
+/// may still have the file open, so that the row is completed later.
+const CLOSED: u64 = 1 << 63;
+
+/// The kind of the records of flat bytes whose last row is partial.
+const UNFINISHED_RECORD: u32 = 11;
 
 impl Resizing {
+    /// Creates the state of arrays none of which changes.
+    pub fn new() -> Self {
+        Resizing {
+            locks: SubtreeLocks::default(),
+            unfinished: RecordedNames::unbounded(),
+            growing: Mutex::default(),
+        }
+    }
+
+    /// Records partial rows in `journal` from now on, and takes over those that a daemon has left
+    /// there: what a program appends begins where its earlier bytes end.
+    pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
+        self.unfinished.outlive(journal, UNFINISHED_RECORD, left);
+    }
+
+    /// Returns the size of flat bytes whose last row is partial.
+    fn partial_size(&self, key: &Key) -> Option<u64> {
+        let (number, _) = self.unfinished.get(key.as_str())?;
+        Some(number & !CLOSED)
+    }
+
+    /// Records that flat bytes of `size` have a last row that is partial.
+    pub fn begin_row(&self, key: &Key, size: u64) {
+        self.unfinished.put(key.as_str(), size);
+    }
+
     /// Locks the array at `key` for writing.
     pub fn writing(&self, key: &Key) -> SharedLock<'_> {
         self.locks.shared(key)
@@ -117,7 +141,7 @@ impl Resizing {
     /// Returns the size of flat bytes if it may be less than that of the array: if the last row is
     /// partial, or while a write makes them longer.
     pub fn size(&self, key: &Key) -> Option<u64> {
-        let partial = lock(&self.unfinished).get(key).map(|row| row.size);
+        let partial = self.partial_size(key);
         let growing = lock(&self.growing).get(key).map(|growth| growth.size);
         partial.into_iter().chain(growing).min()
     }
@@ -142,41 +166,37 @@ impl Resizing {
 
     /// Returns the flat position, in bytes, where appended bytes begin.
     pub fn end(&self, array: &Array) -> u64 {
-        lock(&self.unfinished)
-            .get(array.key())
-            .map_or(array.size(), |row| row.size.min(array.size()))
+        let partial = self.partial_size(array.key());
+        partial.map_or(array.size(), |size| size.min(array.size()))
     }
 
     /// Forgets the arrays at and below `key`.
     pub fn forget_below(&self, key: &Key) {
-        lock(&self.unfinished).retain(|array, _| array.relative_to(key).is_none());
+        self.unfinished.remove_below(key.as_str());
     }
 
     /// Records a write up to `end` through a file of fixed size.
     pub fn written_to(&self, key: &Key, end: u64) {
-        if let Some(row) = lock(&self.unfinished).get_mut(key) {
-            row.size = row.size.max(end);
-        }
+        let written = |row: u64| (row & !CLOSED).max(end) | row & CLOSED;
+        self.unfinished.update(key.as_str(), written);
     }
 
     /// Records that a descriptor of the flat bytes was closed, perhaps not the last one.
     pub fn close(&self, key: &Key) {
-        if let Some(row) = lock(&self.unfinished).get_mut(key) {
-            row.closed = true;
-        }
+        self.unfinished.update(key.as_str(), |row| row | CLOSED);
     }
 
     /// Completes the last row if a descriptor was closed since. To be called when a file is
     /// released or opened.
     pub fn finish_closed(&self, key: &Key) {
-        let mut unfinished = lock(&self.unfinished);
-        if unfinished.get(key).is_some_and(|row| row.closed) {
-            unfinished.remove(key);
+        let row = self.unfinished.get(key.as_str());
+        if row.is_some_and(|(row, _)| row & CLOSED != 0) {
+            self.finish(key);
         }
     }
 
     /// Completes the last row.
     pub fn finish(&self, key: &Key) {
-        lock(&self.unfinished).remove(key);
+        self.unfinished.remove(key.as_str());
     }
 }

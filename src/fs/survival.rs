@@ -157,6 +157,8 @@ impl Fs {
                 _ => None,
             });
         }
+        // opening a file completes the last row
+        self.arrays.resizing.outlive(&records.journal, left);
         // only now do the records of the files say what is lost
         for (_, record) in counted {
             records.journal.remove(record);
@@ -233,6 +235,23 @@ impl Fs {
             Err(_) => {}
         }
         stored
+    }
+
+    /// Records that a file is about to be unlinked: a successor must not create it again.
+    pub(super) fn record_unlinking(&self, inode: u64) {
+        let Some(records) = self.open_records.get() else {
+            return;
+        };
+        let handles: Vec<u64> = lock(&records.files).keys().copied().collect();
+        for handle in handles {
+            if self
+                .files
+                .get(handle)
+                .is_ok_and(|file| file.inode() == inode)
+            {
+                records.change(handle, |flags| flags & !IS_CREATED);
+            }
+        }
     }
 
     /// Records the end of an open file.

@@ -137,7 +137,7 @@ impl Tree {
             layout: MountLayout::default(),
             known_headers,
             consolidated,
-            early: EarlyFiles::default(),
+            early: EarlyFiles::new(),
         }
     }
 
@@ -229,6 +229,8 @@ impl Tree {
     /// Records the nodes in `journal` from now on, and takes over those that a daemon has left.
     pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
         self.live.outlive(journal, left);
+        self.early.outlive(journal, left);
+        self.hierarchy.outlive(journal, left);
     }
 
     /// Returns the inode numbers that the kernel knows.

@@ -369,6 +369,69 @@ fn names_are_created_renamed_and_removed_once() {
     assert!(daemon.unmount().success());
 }
 
+/// "What a program has made and removed decides what it finds, also after the daemon's death."
+#[test]
+fn programs_that_write_nodes_find_what_they_expect() {
+    let directory = memory_directory();
+    let root = json!({"zarr_format": 3, "node_type": "group", "attributes": {}});
+    fs::write(directory.path().join("zarr.json"), root.to_string()).unwrap();
+    let daemon = Daemon::start(directory.path(), &[&OUTLIVED[..], &["--resize"]].concat());
+    if !is_outlived(&daemon) {
+        return;
+    }
+    let path = daemon.path().join("a");
+    // a new directory shows no document until one is written
+    fs::create_dir(&path).unwrap();
+    kill(&daemon);
+    let document = json!({
+        "zarr_format": 3, "node_type": "array", "shape": [8, 4], "data_type": "uint8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 4]}},
+        "chunk_key_encoding": {"name": "default"}, "fill_value": 7, "attributes": {},
+        "codecs": [{"name": "bytes"}, {"name": "gzip", "configuration": {"level": 1}}]
+    });
+    let mut file = File::create_new(path.join("zarr.json")).unwrap();
+    file.write_all(document.to_string().as_bytes()).unwrap();
+    close(file).unwrap();
+    // appended bytes begin where the earlier ones end; for the thread that may be a copying one, the
+    // file does not exist yet
+    let flat = path.join("data.raw");
+    let append = || OpenOptions::new().append(true).open(&flat).unwrap();
+    let mut file = thread::scope(|scope| scope.spawn(append).join().unwrap());
+    file.write_all(&[1; 2]).unwrap();
+    file.sync_all().unwrap();
+    kill(&daemon);
+    assert_eq!(file.metadata().unwrap().len(), 34);
+    file.write_all(&[2; 4]).unwrap();
+    close(file).unwrap();
+    let expected = [vec![7; 32], vec![1; 2], vec![2; 4], vec![7; 2]].concat();
+    wait_for("the last row to be padded", || {
+        let read = || fs::read(&flat).unwrap() == expected;
+        thread::scope(|scope| scope.spawn(read).join().unwrap())
+    });
+    // a file that was unlinked before it was stored is not created again
+    let chunk = path.join("c/0/0");
+    fs::create_dir_all(chunk.parent().unwrap()).unwrap();
+    let mut file = File::create_new(&chunk).unwrap();
+    file.write_all(b"x").unwrap();
+    fs::remove_file(&chunk).unwrap();
+    kill(&daemon);
+    assert!(!chunk.exists());
+    assert!(close(file).is_err());
+    assert!(!directory.path().join("a/c/0/0").exists());
+    // a program that removes a tree finds it empty in the end
+    for name in ["zarr.json", "c/2/0", "c/0", "c/2", "c"] {
+        let removed = match path.join(name) {
+            file if file.is_file() => fs::remove_file(file),
+            level => fs::remove_dir(level),
+        };
+        removed.unwrap_or_else(|e| panic!("{name}: {e}"));
+        kill(&daemon);
+    }
+    fs::remove_dir(&path).unwrap();
+    assert!(daemon.unmount().success());
+    assert!(!directory.path().join("a").exists());
+}
+
 /// Programs that copy, list and remove whole trees go on. One that has written may fail with the
 /// error that says so, and with no other.
 #[test]

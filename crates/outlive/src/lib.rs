@@ -9,11 +9,11 @@
 //! flushed: memory outlives a process, and no mount outlives the machine.
 
 mod counts;
-mod moments;
+mod names;
 mod slots;
 
 pub use counts::{KeyedCounts, SharedCount};
-pub use moments::Moments;
+pub use names::RecordedNames;
 pub use slots::{Journal, Record, RecordId};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

@@ -9,7 +9,7 @@ use super::{ArrayDocument, DocumentFormat, DocumentKind, Hierarchy, MetadataDocu
 use crate::array::{Array, ArrayEntry, Scratch, WriteBack};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext, Result};
-use zarrfs_base::memory::{Grant, lock};
+use zarrfs_base::memory::Grant;
 use zarrfs_format::chunk_key::parse_index;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ArrayMetadata, Separator, ZARR_JSON, ZGROUP};
@@ -34,9 +34,9 @@ impl Hierarchy {
         self.put_written_array(key, &document, &written)?;
         // a document with other keys is not by a program that writes below `c`
         if written.metadata.has_key_prefix() {
-            lock(&self.decoded_below_c).remove(key);
+            self.decoded_below_c.remove(key.as_str());
             if written.metadata.is_decoded() && self.shows_stored_keys(key) {
-                lock(&self.decoded_below_c).insert(key.clone());
+                self.decoded_below_c.put(key.as_str(), 0);
             }
         }
         Ok(())

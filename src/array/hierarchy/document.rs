@@ -6,7 +6,7 @@ use super::{
 };
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::json::{self, Map, Object, Value};
-use zarrfs_base::memory::{self, lock};
+use zarrfs_base::memory;
 use zarrfs_format::metadata::v3::node::{self, CONSOLIDATED, NodeType, node_type};
 use zarrfs_format::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS};
 use zarrfs_store::{ExclusiveLock, Key, Replaces, StoreExt, Version};
@@ -41,7 +41,7 @@ impl Hierarchy {
             MetadataFile::Consolidated => self.put_consolidated(key, text),
         }?;
         if file.defines_groups() {
-            lock(&self.unmarked).pop(key);
+            self.unmarked.remove(key.as_str());
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ impl Hierarchy {
             MetadataFile::Zarr | MetadataFile::Group => self.delete(&document).map(|_| true)?,
         };
         if file.defines_groups() && there {
-            lock(&self.unmarked).put(key.clone(), Unmarked::Removed);
+            self.unmark(key, Unmarked::Removed);
         }
         match file {
             _ if !there => Err(Error::not_found("no such document").context(document)),

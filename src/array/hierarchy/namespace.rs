@@ -6,7 +6,6 @@ use super::{DocumentFormat, Hierarchy, NodeUse, OWN, REMOVED, StoredNode, is_for
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext, Result};
-use zarrfs_base::memory::lock;
 use zarrfs_format::chunk_key::parse_index;
 use zarrfs_format::metadata::{Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
 use zarrfs_store::{EntryKind, Key, StoreExt};
@@ -46,9 +45,14 @@ impl Hierarchy {
     /// EEXIST if the key exists, ENOENT without a parent group, EPERM inside an array.
     pub fn make_directory(&self, key: &Key) -> Result<()> {
         let _lock = self.lock_for_change(&[key])?;
-        self.make_prefix(key)?;
-        lock(&self.unmarked).put(key.clone(), Unmarked::Made);
-        Ok(())
+        let was_unmarked = self.is_unmarked(key);
+        // before: if the daemon is killed, a successor makes the directory again
+        self.unmark(key, Unmarked::Made);
+        self.make_prefix(key).inspect_err(|_| {
+            if !was_unmarked {
+                self.unmarked.remove(key.as_str());
+            }
+        })
     }
 
     fn make_prefix(&self, key: &Key) -> Result<()> {
@@ -60,7 +64,14 @@ impl Hierarchy {
     }
 
     pub(super) fn unmarked(&self, key: &Key) -> Option<Unmarked> {
-        lock(&self.unmarked).get(key).copied()
+        let (number, _) = self.unmarked.get(key.as_str())?;
+        [Unmarked::Made, Unmarked::Removed]
+            .into_iter()
+            .find(|why| *why as u64 == number)
+    }
+
+    pub(super) fn unmark(&self, key: &Key, why: Unmarked) {
+        self.unmarked.put(key.as_str(), why as u64);
     }
 
     /// Returns whether the directory at `key` was made by this mount, or lost its document, and
@@ -216,18 +227,10 @@ impl Hierarchy {
 
     /// Records that the directory at `from` was renamed to `to`, or removed.
     fn unmarked_moved(&self, from: &Key, to: Option<&Key>) {
-        let mut unmarked = lock(&self.unmarked);
-        let below: Vec<Key> = unmarked
-            .iter()
-            .map(|(key, _)| key)
-            .filter(|key| key.relative_to(from).is_some())
-            .cloned()
-            .collect();
-        for key in below {
-            if let Some(why) = unmarked.pop(&key)
-                && let Some(moved) = to.and_then(|to| key.moved(from, to))
-            {
-                unmarked.put(moved, why);
+        for (name, why) in self.unmarked.at_and_below(from.as_str()) {
+            self.unmarked.remove(&name);
+            if let Some(moved) = to.and_then(|to| Key::root().join(&name).moved(from, to)) {
+                self.unmarked.put(moved.as_str(), why);
             }
         }
     }

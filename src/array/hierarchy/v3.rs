@@ -214,7 +214,7 @@ impl Hierarchy {
         let metadata = array.metadata();
         let is_shown =
             metadata.has_key_prefix() && !metadata.is_decoded() && array.readable().is_ok();
-        is_shown && !lock(&self.decoded_below_c).contains(key)
+        is_shown && self.decoded_below_c.get(key.as_str()).is_none()
     }
 
     /// Returns an error for the v2 document `document` if the node at `key` is of v3.

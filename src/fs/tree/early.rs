@@ -2,49 +2,58 @@
 //! `fs::early_files`.
 
 use super::{Node, Tree};
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-use zarrfs_base::memory::lock;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 use zarrfs_export::{GroupFormat, PartContent};
+use zarrfs_outlive::{Journal, Record, RecordedNames};
 use zarrfs_store::Key;
 
 /// Maximum number of paths: a copy has a few in each group.
-const MAX_PATHS: usize = 1 << 16;
+const MAX_PATHS: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
 /// The paths of such files, which are plain keys of the store.
-#[derive(Default)]
-pub struct EarlyFiles {
-    /// Protects the set alone.
-    paths: Mutex<BTreeSet<Key>>,
-}
+pub struct EarlyFiles(RecordedNames);
+
+/// The kind of the records of such files.
+const EARLY_RECORD: u32 = 12;
 
 impl EarlyFiles {
-    /// Records a file. Beyond [`MAX_PATHS`], a file stays where it is.
-    pub fn add(&self, path: Key) {
-        let mut paths = lock(&self.paths);
-        if paths.len() < MAX_PATHS {
-            paths.insert(path);
-        }
+    /// Creates an empty record.
+    pub fn new() -> Self {
+        EarlyFiles(RecordedNames::new(MAX_PATHS))
+    }
+
+    /// Records files in `journal` from now on, and takes over those that a daemon has left there.
+    pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
+        self.0.outlive(journal, EARLY_RECORD, left);
+    }
+
+    /// Records a file. If there are more than [`MAX_PATHS`], the first one stays where it is.
+    pub fn add(&self, path: &Key) {
+        self.0.put(path.as_str(), 0);
     }
 
     /// Forgets a file.
     pub fn remove(&self, path: &Key) {
-        lock(&self.paths).remove(path);
+        self.0.remove(path.as_str());
     }
 
     /// Returns all of them.
     pub fn all(&self) -> Vec<Key> {
-        lock(&self.paths).iter().cloned().collect()
+        let paths = self.0.at_and_below("").into_iter();
+        let mut paths: Vec<Key> = paths.map(|(path, _)| Key::root().join(&path)).collect();
+        paths.sort();
+        paths
     }
 
     /// Forgets those at and below `key`, because they were removed or renamed.
     pub fn forget_below(&self, key: &Key) {
-        lock(&self.paths).retain(|path| path.relative_to(key).is_none());
+        self.0.remove_below(key.as_str());
     }
 
     /// Returns whether a file is recorded.
     pub fn contains(&self, path: &Key) -> bool {
-        lock(&self.paths).contains(path)
+        self.0.get(path.as_str()).is_some()
     }
 }
 
@@ -52,7 +61,7 @@ impl Tree {
     /// Records that a plain key was created under a name that may be a generated one later.
     pub fn record_early(&self, path: &Key) {
         if self.is_generated_name(path.name()) {
-            self.early.add(path.clone());
+            self.early.add(path);
         }
     }
 
