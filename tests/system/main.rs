@@ -6,6 +6,7 @@ mod inherited;
 mod mounting;
 mod operations;
 mod places;
+mod python_module;
 mod running;
 mod sandbox;
 mod service;
