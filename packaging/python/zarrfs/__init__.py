@@ -15,6 +15,7 @@ A mount ends with its block, and with this process, however that ends: the daemo
 process holds.
 """
 
+import ast
 import atexit
 import ctypes
 import errno
@@ -331,12 +332,25 @@ def array(store: Path, mode: str = "r", **options: object) -> "numpy.memmap[Any,
         options.setdefault("read_only", True)
     mounted = Mount(store, None, **options)
     try:
-        names = os.listdir(mounted.path)
-        if "data.npy" not in names:
-            why = "its items are no numpy dtype" if "data.raw" in names else "not an array; name one in it"
-            raise Error(1 if "data.raw" in names else 3, "{}: {}".format(os.fspath(store), why))
         try:
-            mapped = numpy.lib.format.open_memmap(os.path.join(mounted.path, "data.npy"), mode=mode)
+            # numpy.load would read the first chunks for the header, and open the file a second time
+            with open(os.path.join(mounted.path, "data.npy"), mode + "b", buffering=0) as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+                form, start = _header(file)
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_NORMAL)
+                layout: Dict[str, Any] = {
+                    "dtype": numpy.lib.format.descr_to_dtype(form["descr"]),
+                    "shape": form["shape"],
+                    "order": "F" if form["fortran_order"] else "C",
+                    "offset": start,
+                    "filename": file,
+                    "mode": mode,
+                }
+                mapped: "numpy.memmap[Any, Any]" = numpy.memmap(**layout)
+        except FileNotFoundError:
+            is_array = os.path.exists(os.path.join(mounted.path, "data.raw"))
+            why = "its items are no numpy dtype" if is_array else "not an array; name one in it"
+            raise Error(1 if is_array else 3, "{}: {}".format(os.fspath(store), why)) from None
         except (OSError, ValueError) as e:
             raise Error(1, "{}: {}".format(os.fspath(store), getattr(e, "strerror", None) or e)) from e
     except BaseException:
@@ -345,6 +359,14 @@ def array(store: Path, mode: str = "r", **options: object) -> "numpy.memmap[Any,
     # views keep the map alive, and not the array
     weakref.finalize(mapped.base, mounted.close).atexit = False
     return mapped
+
+
+def _header(file: IO[bytes]) -> Tuple[Dict[str, Any], int]:
+    """Returns what the header of an open data.npy says, and where the items begin."""
+    begin = file.read(8)
+    size = 2 if begin[6] == 1 else 4
+    length = int.from_bytes(file.read(size), "little")
+    return ast.literal_eval(file.read(length).decode()), 8 + size + length
 
 
 class _Lines(threading.Thread):
