@@ -96,6 +96,7 @@ class Mount:
         self._may_end = bool(options.get("idle_timeout"))
         self._process = os.getpid()
         self._closing = threading.RLock()
+        self._device = 0
         words += _words(options) + ["--", os.fspath(store), self.path]
         # a fork at this moment would have the pipe in the child, too
         with _fork_lock:
