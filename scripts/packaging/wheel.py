@@ -40,7 +40,7 @@ def contents(version, platform, folder):
     info = f"zarrfs-{version}.dist-info"
     data = f"zarrfs-{version}.data"
     members = []
-    for path in sorted((ROOT / "packaging/python/zarrfs").glob("*.py")):
+    for path in sorted((ROOT / "packaging/python/zarrfs").glob("*.*")):
         members.append((f"zarrfs/{path.name}", path.read_bytes(), 0o644))
     members.append((f"{data}/scripts/zarrfs", (folder / "bin/zarrfs").read_bytes(), 0o755))
     for path in sorted(p for p in (folder / "share").rglob("*") if p.is_file()):

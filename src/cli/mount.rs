@@ -23,7 +23,8 @@ use super::stats::listen::{self, ListenAddress};
 use super::systemd::ServiceManager;
 use super::{
     ACCESS, CACHING, CommandFailure, CommandResult, DIAGNOSTICS, ReadArgs, StoreArgs,
-    StoreLocation, WRITING, WriteArgs, duration, location, mount_options, mountpoint, size, stdio,
+    StoreLocation, WRITING, WriteArgs, duration, idle, location, mount_options, mountpoint, size,
+    stdio,
 };
 use crate::fs::tree::Audience;
 use crate::fuse::inherited_descriptor;
@@ -75,6 +76,13 @@ pub struct MountArgs {
     /// A mount with an open file, or with a request in that time, is in use.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     idle_timeout: Option<Duration>,
+    /// Unmount at the end of standard input, a pipe
+    ///
+    /// The mount ends with the program that has the other end of the pipe open, also if that is
+    /// killed: everything is stored, and files that are still open end with their last use. What
+    /// comes through the pipe is ignored. Daemons that take over have the pipe, too.
+    #[arg(long)]
+    until_eof: bool,
     /// First remove a mount whose daemon has ended
     #[arg(long)]
     replace_stale: bool,
@@ -214,6 +222,9 @@ impl MountArgs {
 /// Runs the verb; `words` are the program and its arguments.
 pub fn run(args: MountArgs, words: &[OsString]) -> CommandResult {
     let (args, options) = args.with_options(words)?;
+    if args.until_eof {
+        idle::check_input()?;
+    }
     let path = match &args.mountpoint {
         Some(path) => path.clone(),
         None if args.auto_mountpoint => {
@@ -242,6 +253,7 @@ pub fn run(args: MountArgs, words: &[OsString]) -> CommandResult {
         makes_mountpoint: args.auto_mountpoint,
         replace_stale: args.replace_stale,
         idle_timeout: args.idle_timeout,
+        until_eof: args.until_eof,
         foreground: args.foreground,
         options: &options,
         orders: None,
@@ -256,9 +268,9 @@ pub fn run(args: MountArgs, words: &[OsString]) -> CommandResult {
     }
     if background::is_this() {
         let _ = rustix::process::setsid();
-        return mount(plan, background::leave_terminal);
+        return mount(plan, || background::leave_terminal(args.until_eof));
     }
-    background::start(words, inherited_descriptor(&path))?;
+    background::start(words, inherited_descriptor(&path), args.until_eof)?;
     stdio::print(chosen)
 }
 
@@ -278,6 +290,7 @@ pub fn mount(plan: MountPlan, ready: impl FnOnce() -> CommandResult) -> CommandR
         MountRole::Daemon(held) => {
             let reporter = held.taken.as_ref().and(held.reporter());
             let foreground = plan.foreground;
+            let until_eof = plan.until_eof;
             let served = OpenedMount::new(plan, Some(held)).and_then(ServingMount::start);
             // its standard error may be closed
             let served = served.inspect_err(|failure| {
@@ -290,7 +303,7 @@ pub fn mount(plan: MountPlan, ready: impl FnOnce() -> CommandResult) -> CommandR
                 if foreground {
                     Ok(())
                 } else {
-                    background::release()
+                    background::release(until_eof)
                 }
             })
         }

@@ -125,6 +125,7 @@ fn serve(args: &ServedArgs, path: &Path, pipes: Pipes) -> CommandResult {
         makes_mountpoint: true,
         replace_stale: false,
         idle_timeout: None,
+        until_eof: false,
         foreground: true,
         options: "",
         orders: Some(orders),

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Documents and the maximum number of lines of each.
-const DOCUMENTS: [(&str, usize); 38] = [
+const DOCUMENTS: [(&str, usize); 39] = [
     ("README.md", 200),
     ("ARCHITECTURE.md", 120),
     ("CONTRIBUTING.md", 120),
@@ -30,6 +30,7 @@ const DOCUMENTS: [(&str, usize); 38] = [
     ("docs/views.md", 120),
     ("docs/operations.md", 250),
     ("docs/outlive.md", 120),
+    ("docs/python.md", 120),
     ("docs/monitoring.md", 120),
     ("docs/privileges.md", 120),
     ("docs/sandbox.md", 120),
@@ -367,7 +368,12 @@ fn playground(python: Option<&Path>) -> (tempfile::TempDir, PathBuf) {
     fs::create_dir(&programs).unwrap();
     std::os::unix::fs::symlink(ZARRFS, programs.join("zarrfs")).unwrap();
     if let Some(python) = python {
-        let script = format!("#!/bin/sh\nexec {} \"$@\"\n", python.display());
+        let module = root().join("packaging/python");
+        let script = format!(
+            "#!/bin/sh\nexport PYTHONPATH='{}' PYTHONDONTWRITEBYTECODE=1\nexec {} \"$@\"\n",
+            module.display(),
+            python.display()
+        );
         fs::write(programs.join("python3"), script).unwrap();
         fs::set_permissions(programs.join("python3"), fs::Permissions::from_mode(0o755)).unwrap();
     }

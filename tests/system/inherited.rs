@@ -206,6 +206,7 @@ fn options_of_mounting_are_refused_with_an_inherited_mount() {
             -oallow_other "--foreground --sync"; do
             zarrfs mount $options sample.zarr /dev/fd/3 || echo $?
         done 2>&1
+        sleep 0 | zarrfs mount --until-eof sample.zarr /dev/fd/3 2>&1 || echo $?
         # a store that does not exist
         zarrfs mount no.zarr /dev/fd/3 2>&1 || echo $?
         ended
@@ -228,6 +229,7 @@ fn options_of_mounting_are_refused_with_an_inherited_mount() {
         "--idle-timeout",
         "--allow-other",
         "--sync",
+        "--until-eof",
     ] {
         let why = "which another program mounts with options of its own, and unmounts";
         expected.push(format!("error: {option}: not with /dev/fd/3, {why}"));

@@ -10,10 +10,11 @@ use crate::support::{
     with_timeout, zarrfs,
 };
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A directory with a copy of the sample store and an empty directory for a mount.
@@ -720,6 +721,57 @@ fn a_mount_sets_the_read_ahead_of_the_kernel() {
 fn an_idle_mount_is_unmounted() {
     let timeouts = [1500, 6000, 24_000].map(Duration::from_millis);
     assert!(timeouts.into_iter().any(is_unmounted_when_idle));
+}
+
+/// `--until-eof`: "everything is stored, and files that are still open end with their last use."
+#[test]
+fn a_mount_ends_with_standard_input() {
+    for more in [&[][..], &["--no-outlive"], &["--foreground"]] {
+        let sandbox = Sandbox::new();
+        let mut child = Command::new(ZARRFS)
+            .args(["mount", "--until-eof", "--auto-mountpoint"])
+            .args(more)
+            .args(["sample.zarr", "new"])
+            .current_dir(sandbox.path())
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mountpoint = sandbox.join("new");
+        wait_for("the mount", || mountpoint.join("lat/data.raw").exists());
+        input.write_all(b"ignored").unwrap();
+        let file = support::open_for_writing(&mountpoint.join("lat/data.raw"));
+        file.write_all_at(b"last", 0).unwrap();
+        assert!(is_mounted(&mountpoint));
+        drop(input);
+        wait_for("the unmount", || !is_mounted(&mountpoint));
+        let mut read = [0; 4];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(&read, b"last", "the file is still open");
+        drop(file);
+        wait_for("the daemon's end", || !mountpoint.exists());
+        assert!(child.wait().unwrap().success());
+        let stored = sandbox.zarrfs(&["cat", "sample.zarr/lat", "--length", "4"]);
+        assert_eq!(stored.stdout, b"last");
+    }
+}
+
+#[test]
+fn a_mount_needs_a_pipe_that_ends() {
+    let sandbox = Sandbox::new();
+    let refused = Command::new(ZARRFS)
+        .args(["mount", "--until-eof", "sample.zarr", "mnt"])
+        .current_dir(sandbox.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let (code, message) = support::failure(&refused);
+    assert_eq!(code, 2);
+    assert!(
+        message.contains("--until-eof: standard input is neither a pipe nor a socket"),
+        "{message}"
+    );
+    assert!(!is_mounted(&sandbox.join("mnt")));
 }
 
 /// Uses a mount, leaves it, and asserts that it ends then. Returns false if this process got no

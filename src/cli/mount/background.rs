@@ -18,10 +18,15 @@ pub fn is_this() -> bool {
     std::env::var_os(BACKGROUND).is_some()
 }
 
-/// Starts the background process, which inherits the descriptor `kept`, and waits until the mount
-/// answers or the process ends.
-pub fn start(words: &[OsString], kept: Option<RawFd>) -> CommandResult {
-    let ended = background_process(words, kept)
+/// Starts the background process, which inherits the descriptor `kept`, and standard input if
+/// `keeps_input`. Waits until the mount answers or the process ends.
+pub fn start(words: &[OsString], kept: Option<RawFd>, keeps_input: bool) -> CommandResult {
+    let input = if keeps_input {
+        Stdio::inherit()
+    } else {
+        Stdio::null()
+    };
+    let ended = background_process(words, kept, input)
         .map_err(|e| CommandFailure::failed(format!("can't start the background process: {e}")))?;
     let Some(status) = ended else { return Ok(()) };
     match status.code() {
@@ -38,13 +43,14 @@ pub fn start(words: &[OsString], kept: Option<RawFd>) -> CommandResult {
 fn background_process(
     words: &[OsString],
     kept: Option<RawFd>,
+    input: Stdio,
 ) -> std::io::Result<Option<ExitStatus>> {
     leave_descriptors(kept);
     let mut child = Command::new(std::env::current_exe()?)
         .args(words.iter().skip(1))
         .envs(start_directory::variables())
         .env(BACKGROUND, "1")
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .spawn()?;
     let mut said = Vec::new();
@@ -68,22 +74,24 @@ fn leave_descriptors(kept: Option<RawFd>) {
 }
 
 /// Reports to the parent process that the mount answers, and releases the terminal and the working
-/// directory.
-pub fn leave_terminal() -> CommandResult {
+/// directory, but not standard input if `keeps_input`.
+pub fn leave_terminal(keeps_input: bool) -> CommandResult {
     let mut out = stdio::output();
     // if the parent has ended this fails and ends the mount, since the parent was asked to stop
     out.write_all(READY).and_then(|()| out.flush())?;
-    release()
+    release(keeps_input)
 }
 
-/// Releases the terminal and the working directory.
-pub fn release() -> CommandResult {
+/// Releases the terminal and the working directory, but not standard input if `keeps_input`.
+pub fn release(keeps_input: bool) -> CommandResult {
     let null = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/null")?;
     std::env::set_current_dir("/")?;
-    rustix::stdio::dup2_stdin(&null)?;
+    if !keeps_input {
+        rustix::stdio::dup2_stdin(&null)?;
+    }
     rustix::stdio::dup2_stderr(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     Ok(())

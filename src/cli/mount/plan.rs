@@ -23,6 +23,8 @@ pub struct MountPlan<'a> {
     pub replace_stale: bool,
     /// The time without use after which the mount ends.
     pub idle_timeout: Option<Duration>,
+    /// Whether the mount ends with standard input.
+    pub until_eof: bool,
     /// Whether the process keeps its standard error.
     pub foreground: bool,
     /// The options as in fstab.
@@ -45,6 +47,7 @@ pub fn inherit(plan: &MountPlan) -> CommandResult<Option<Mountpoint>> {
         (plan.makes_mountpoint, "--auto-mountpoint"),
         (plan.replace_stale, "--replace-stale"),
         (plan.idle_timeout.is_some(), "--idle-timeout"),
+        (plan.until_eof, "--until-eof"),
     ] {
         if is_given {
             return Err(CommandFailure::wrong_use(format!(

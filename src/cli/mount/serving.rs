@@ -34,6 +34,7 @@ pub struct ServingMount {
     mountpoint: Arc<Mountpoint>,
     session: Session,
     idle_timeout: Option<Duration>,
+    until_eof: bool,
     listener: Option<StatisticsListener>,
     /// The store, if files that killed processes have left are removed from it.
     left_in: Option<Arc<dyn Store>>,
@@ -89,6 +90,7 @@ impl ServingMount {
             mountpoint,
             session,
             idle_timeout: plan.idle_timeout,
+            until_eof: plan.until_eof,
             listener,
             left_in: (!read_only && !args.stores).then_some(store),
             link: held.map(Held::link),
@@ -135,13 +137,16 @@ impl ServingMount {
         started.and(stored)
     }
 
-    /// Starts the timer of `--idle-timeout` and the server of `--listen`. The mount answers: the
+    /// Starts what ends the mount by itself, and the server of `--listen`. The mount answers: the
     /// handshake is done, and the kernel keeps requests until a thread takes them. A request to the
     /// own mount could not prove more, and would hang for ever if the process were killed
     /// meanwhile.
     fn start_timers(&mut self) -> CommandResult {
         if let Some(listener) = self.listener.take() {
             listener.serve(self.fs.clone())?;
+        }
+        if self.until_eof {
+            idle::unmount_with_input(self.fs.clone(), self.mountpoint.clone())?;
         }
         match self.idle_timeout {
             Some(timeout) => idle::unmount_after(timeout, self.fs.clone(), self.mountpoint.clone()),
