@@ -4,6 +4,7 @@ mod crashes;
 mod exercisers;
 mod faults;
 mod hangs;
+mod killed_writers;
 mod limits;
 mod mount_races;
 mod outlive;
