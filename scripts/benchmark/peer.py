@@ -1,6 +1,6 @@
 """Makes one measurement in a new process: peer.py LIBRARY OPERATION ARGUMENTS, with arguments and output in JSON.
 
-The seconds include opening the array, but not the imports. Each random read is measured separately, without opening.
+The seconds include opening the array, but not the imports. With `waits` among the arguments, it waits for a line before. Each random read is measured separately, without opening.
 """
 import ctypes
 import json
@@ -268,6 +268,9 @@ def main():
     arguments = json.loads(arguments)
     try:
         library = LIBRARIES[name](**arguments.pop("library", {}))
+        if arguments.pop("waits", False):
+            print("ready", flush=True)
+            sys.stdin.readline()
         before = cpu_seconds()
         seconds = OPERATIONS[operation](library, **arguments)
         result = {"seconds": seconds, "cpu": cpu_seconds() - before, "peak": peak_memory()}

@@ -67,7 +67,8 @@ impl AbsentChunks {
         }
         let absent = self.stored.next_absent(&self.known);
         if absent.start != self.run.end {
-            self.boxes.add_run(std::mem::replace(&mut self.run, absent.clone()));
+            self.boxes
+                .add_run(std::mem::replace(&mut self.run, absent.clone()));
         } else {
             self.run.end = absent.end;
         }

@@ -209,7 +209,11 @@ impl InfoRow {
 }
 
 /// Returns the rows as JSON objects, each in one line.
-fn as_objects(rows: &[InfoRow], is_complete: bool, history: Option<&SnapshotHistory>) -> Vec<String> {
+fn as_objects(
+    rows: &[InfoRow],
+    is_complete: bool,
+    history: Option<&SnapshotHistory>,
+) -> Vec<String> {
     let mut objects: Vec<Value> = rows.iter().map(|row| row.json(is_complete)).collect();
     if let (Some(root), Some(history)) = (objects.first_mut(), history) {
         root["icechunk"] = history::as_json(history);

@@ -20,9 +20,8 @@ type Ends = [u64; 2];
 
 fn zarrfs_json(verb: &[&str], store: &Path) -> Value {
     let output = Command::new(ZARRFS).args(verb).arg(store).output().unwrap();
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| {
-        panic!("{verb:?}: {e}: {}", String::from_utf8_lossy(&output.stderr))
-    })
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{verb:?}: {e}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 /// Returns the paths of the findings of a kind that `zarrfs check --deep --json` reports.
@@ -48,7 +47,11 @@ fn absent(store: &Path) -> BTreeSet<[u64; 3]> {
         let items: [Ends; 3] = serde_json::from_value(found["items"].clone()).unwrap();
         for (axis, (edge, len)) in [(1, 12), (128, 300), (128, 256)].into_iter().enumerate() {
             let [start, end] = chunks[axis];
-            assert_eq!(items[axis], [start * edge, (end * edge).min(len)], "{found}");
+            assert_eq!(
+                items[axis],
+                [start * edge, (end * edge).min(len)],
+                "{found}"
+            );
         }
         for i in chunks[0][0]..chunks[0][1] {
             for j in chunks[1][0]..chunks[1][1] {
@@ -58,8 +61,8 @@ fn absent(store: &Path) -> BTreeSet<[u64; 3]> {
             }
         }
     }
-    let missing = array["chunks_in_grid"].as_u64().unwrap()
-        - array["chunks_initialised"].as_u64().unwrap();
+    let missing =
+        array["chunks_in_grid"].as_u64().unwrap() - array["chunks_initialised"].as_u64().unwrap();
     assert_eq!(absent.len() as u64, missing);
     absent
 }
@@ -109,7 +112,10 @@ fn resume(python: &Path, library: &str, store: &Path) {
     assert!(listing.wait().unwrap().success());
     run_python(python, "killed.py", &["same", store.to_str().unwrap()]);
     assert_eq!(absent(store), BTreeSet::new(), "{library}");
-    let sound = Command::new(ZARRFS).args(["check", "--deep"]).arg(store).status();
+    let sound = Command::new(ZARRFS)
+        .args(["check", "--deep"])
+        .arg(store)
+        .status();
     assert!(sound.unwrap().success(), "{library}");
 }
 
@@ -131,7 +137,14 @@ fn killed_at_any_moment(library: &str, shard: Option<u64>) {
         .spawn()
         .unwrap();
     let said = BufReader::new(writer.stdout.take().unwrap());
-    assert_eq!(said.lines().take(4).map(|line| line.unwrap()).last().unwrap(), "3");
+    assert_eq!(
+        said.lines()
+            .take(4)
+            .map(|line| line.unwrap())
+            .last()
+            .unwrap(),
+        "3"
+    );
     writer.kill().unwrap();
     assert_eq!(writer.wait().unwrap().signal(), Some(libc::SIGKILL));
 
@@ -146,7 +159,10 @@ fn killed_at_any_moment(library: &str, shard: Option<u64>) {
     let found = absent(&store);
     let missing = without_file(&store, shard);
     assert!(missing.is_subset(&found), "{library}");
-    assert!(found.iter().all(|index| index[0] > 3 || !torn.is_empty()), "{found:?}");
+    assert!(
+        found.iter().all(|index| index[0] > 3 || !torn.is_empty()),
+        "{found:?}"
+    );
     if shard == [1, 1, 1] {
         assert_eq!(found, missing, "{library}");
     }
@@ -191,7 +207,12 @@ fn torn(shard: Option<u64>, key: &str, lost: &[[u64; 3]]) {
     let status = with_timeout(600, "strace")
         .args(["-f", "-qq", "-o", "/dev/null", "-P"])
         .arg(store.join(key))
-        .args(["-e", "trace=write,pwrite64", "-e", "inject=write,pwrite64:signal=SIGKILL:when=1"])
+        .args([
+            "-e",
+            "trace=write,pwrite64",
+            "-e",
+            "inject=write,pwrite64:signal=SIGKILL:when=1",
+        ])
         .arg(&python)
         .arg(python_script("killed.py"))
         .args(["write", "zarrs", &path, "5", "12"])
@@ -200,13 +221,21 @@ fn torn(shard: Option<u64>, key: &str, lost: &[[u64; 3]]) {
     match status {
         Ok(status) if status.signal() == Some(libc::SIGKILL) || status.code() == Some(137) => {}
         other => {
-            announce(&format!("skipped: strace can't kill a program here: {other:?}"));
+            announce(&format!(
+                "skipped: strace can't kill a program here: {other:?}"
+            ));
             return;
         }
     }
-    assert_eq!(findings(&store, "chunk"), BTreeSet::from([format!("/{key}")]));
+    assert_eq!(
+        findings(&store, "chunk"),
+        BTreeSet::from([format!("/{key}")])
+    );
     let before = absent(&store);
-    assert!(lost.iter().all(|index| !before.contains(index)), "damaged, but not absent");
+    assert!(
+        lost.iter().all(|index| !before.contains(index)),
+        "damaged, but not absent"
+    );
     remove(&store, &findings(&store, "chunk"));
     let found = absent(&store);
     assert!(lost.iter().all(|index| found.contains(index)), "{found:?}");

@@ -1,5 +1,6 @@
 //! What survives killed daemons, failing system calls, power cuts and stores that hang.
 
+mod batch;
 mod crashes;
 mod exercisers;
 mod faults;

@@ -143,7 +143,9 @@ impl Joiner {
         self.open = open;
         let ended: BTreeMap<ChunkBox, [u64; 2]> = ended;
         let whole = ended.into_iter();
-        whole.map(|(others, along)| self.whole(others, along)).collect()
+        whole
+            .map(|(others, along)| self.whole(others, along))
+            .collect()
     }
 
     /// Returns the box with the range `along` along the dimension.

@@ -62,11 +62,13 @@ impl StoredSet {
 
     /// Returns the smallest number of the set that is not less than `from`.
     fn next_stored(&self, from: u64) -> Option<u64> {
-        self.blocks.range(from / BLOCK..).find_map(|(number, block)| {
-            let first = number * BLOCK;
-            let bit = next_bit(block, from.saturating_sub(first), true)?;
-            Some(first + bit)
-        })
+        self.blocks
+            .range(from / BLOCK..)
+            .find_map(|(number, block)| {
+                let first = number * BLOCK;
+                let bit = next_bit(block, from.saturating_sub(first), true)?;
+                Some(first + bit)
+            })
     }
 }
 

@@ -63,5 +63,8 @@ fn items_are_those_inside_the_array() {
     let array = array(&stored, true);
     let found: Result<Vec<ChunkBox>> = AbsentChunks::new(&array).collect();
     assert_eq!(found.as_ref().unwrap(), &[vec![[5, 7], [998, 1000]]]);
-    assert_eq!(items_of(&array, &found.unwrap()[0]), [[10, 13], [2994, 2999]]);
+    assert_eq!(
+        items_of(&array, &found.unwrap()[0]),
+        [[10, 13], [2994, 2999]]
+    );
 }

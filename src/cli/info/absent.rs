@@ -55,7 +55,11 @@ fn write_list(
 }
 
 /// Prints the object of an array with its ranges. Returns the error that ended the ranges.
-fn write_array(out: &mut impl Write, array: &Arc<Array>, object: &str) -> io::Result<Option<Error>> {
+fn write_array(
+    out: &mut impl Write,
+    array: &Arc<Array>,
+    object: &str,
+) -> io::Result<Option<Error>> {
     let open = object.strip_suffix('}').unwrap_or(object);
     write!(out, "{open},\"absent\":[")?;
     let mut failed = None;
