@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from arrays import READ
-from system import Failed, cpu_of, json_of, peak_of, timed, timed_together
+from system import Failed, cpu_of, json_of, peak_of, timed
 
 PEERS = ["zarr2", "zarr3", "zarr3-fused", "zarrs", "tensorstore"]
 MOUNTED = ["zarrfs", "direct", "null", "null-direct", "plain"]
@@ -188,25 +188,19 @@ class ArrayBench:
 
     def crowd(self):
         """Measures processes that all read the first row of chunks at once: of one file, or decoding it themselves."""
-        selection = [[0, self.array.chunks[0]], *[[None, None]] * (len(self.shape) - 1)]
-        for column in self.samples.left("crowd", ["zarrfs", "plain", "zarr3", "zarrs"]):
+        reads = {"readers": CROWD, "selection": [[0, self.array.chunks[0]], *[[None, None]] * (len(self.shape) - 1)]}
+        for column in self.samples.left("crowd", ["zarrfs", "plain", "zarr3"]):
             with self.samples.noting_failure("crowd", column):
-                if column in PEERS:
-                    seconds, cpu = self.together(column, path=self.store, selection=selection)
+                if column == "zarr3":
+                    seconds, cpu = self.peer("zarr3", "crowd", path=self.store, **reads)["seconds"]
                 else:
                     library = {"shape": self.shape, "dtype": self.array.dtype}
                     with self.file(column) as (path, pid):
                         before = cpu_of(pid) if pid else 0
-                        seconds, cpu = self.together("file", library=library, path=path, selection=selection)
+                        seconds, cpu = self.peer("file", "crowd", library=library, path=path, **reads)["seconds"]
                         cpu += (cpu_of(pid) if pid else 0) - before
                 self.samples.add("crowd", column, seconds)
                 self.samples.add("crowd-cpu", column, cpu)
-
-    def together(self, library, /, **arguments):
-        """Runs one operation in many processes, which have imported the library before. Returns the seconds until the
-        last one ends, and the CPU seconds of all."""
-        arguments = self.setup.json({"waits": True, **arguments})
-        return timed_together([[self.setup.peers, self.setup.peer_script, library, "plane", arguments]] * CROWD)
 
     def memory(self):
         for library in self.samples.left("memory", PEERS):

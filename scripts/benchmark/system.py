@@ -50,29 +50,6 @@ def timed(*commands):
     return time.perf_counter() - start, cpu
 
 
-def timed_together(commands):
-    """Starts commands of peer.py that wait for a line, and has all of them go on at once. Returns the seconds until the
-    last one ends, and the CPU seconds that they state."""
-    running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for command in commands]
-    try:
-        for process in running:
-            if process.stdout.readline() != "ready\n":
-                raise Failed(f"{commands[0][0]} failed")
-        start = time.perf_counter()
-        for process in running:
-            process.stdin.write("\n")
-            process.stdin.flush()
-        results = [json.loads(process.stdout.readline() or "{}") for process in running]
-        seconds = time.perf_counter() - start
-    finally:
-        for process in running:
-            process.kill()
-            process.communicate()
-    if failed := [result for result in results if "cpu" not in result]:
-        raise Failed(failed[0].get("error", f"{commands[0][0]} failed"))
-    return seconds, sum(result["cpu"] for result in results)
-
-
 def json_of(command):
     """Returns the output of a command, parsed as JSON."""
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
