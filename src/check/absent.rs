@@ -1,7 +1,7 @@
 //! Finds the chunks of an array that are not stored, as ranges of its grid. Memory is bounded
-//! however many chunks the grid has and the store holds: a set of stored chunks that grows too large
-//! loses its last ones, and the array is listed once more for them. The module must not know how
-//! ranges are printed.
+//! however many chunks the grid has and the store holds: a set of stored chunks that grows too
+//! large loses its last ones, and the array is listed once more for them. The module must not know
+//! how ranges are printed.
 
 mod boxes;
 mod stored_set;
@@ -16,7 +16,7 @@ use stored_set::{MAX_BLOCKS, StoredSet};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_format::grid::ChunkId;
 
-/// Number of chunks that are asked for before their ranges are returned, of a store that can't list.
+/// Number of chunks that a store which can't list is asked for before their ranges are returned.
 const ASKED: u64 = 1 << 16;
 
 /// An iterator over the ranges of chunks that are not stored. Each such chunk is in one range. A
@@ -146,7 +146,7 @@ impl Iterator for AbsentChunks {
     }
 }
 
-/// Returns the ranges of items along each dimension that the chunks of a box hold, inside the array.
+/// Returns the ranges of items along each dimension that the chunks of a box hold in the array.
 pub fn items_of(array: &Array, chunks: &ChunkBox) -> ChunkBox {
     let metadata = array.metadata();
     let edges = metadata.chunk_edges();

@@ -115,7 +115,7 @@ fn r_reads_strings() {
     });
     let found = String::from_utf8(output.stdout).unwrap();
     assert_eq!(
-        found.split('\n').collect::<Vec<_>>(),
+        found.lines().collect::<Vec<_>>(),
         expected.collect::<Vec<_>>()
     );
 }
