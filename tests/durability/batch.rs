@@ -1,7 +1,7 @@
-//! "Slurm kills all processes of a step at once." The processes of a job, those of its mount among
-//! them, end at one moment; what was synced is stored, no chunk is torn, and no program hangs at the
-//! mountpoint. And the ranks of a parallel job: 16 processes that write disjoint ranges of one
-//! `data.raw` at once lose no byte of each other.
+//! "SIGKILL of all processes at once": the processes of a job, those of its mount among them, end at
+//! one moment; what was synced is stored, no chunk is torn, and no program hangs at the mountpoint.
+//! And the ranks of a parallel job: 16 processes that write disjoint ranges of one `data.raw` at
+//! once lose no byte of each other.
 
 use crate::support::array::{TestArray, pattern, zlib};
 use crate::support::{

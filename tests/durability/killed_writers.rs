@@ -1,7 +1,7 @@
-//! The commands of docs/killed-writers.md, after zarr-python, TensorStore and zarrs were killed while
-//! they wrote into a directory: what `zarrfs check --deep --json` reports as torn or unfinished, and
-//! what `zarrfs info --json --absent` lists, are compared with the files of the store. A writer that
-//! writes only the listed items completes the array.
+//! The commands of docs/killed-writers.md, after zarr-python, TensorStore and zarrs were killed as
+//! they wrote into a directory: what `zarrfs check --deep --json` reports as torn or unfinished,
+//! and what `zarrfs info --json --absent` lists, are compared with the files of the store. A writer
+//! that writes only the listed items completes the array.
 
 use crate::support::{ZARRFS, announce, env_path, python_script, run_python, with_timeout};
 use serde_json::Value;
