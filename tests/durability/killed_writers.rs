@@ -93,13 +93,12 @@ fn remove(store: &Path, paths: &BTreeSet<String>) {
 
 /// Writes what `zarrfs info --json --absent` lists, and compares the whole array.
 fn resume(python: &Path, library: &str, store: &Path) {
-    let listing = Command::new(ZARRFS)
+    let mut listing = Command::new(ZARRFS)
         .args(["info", "--json", "--absent"])
         .arg(store)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut listing = listing;
     let mut writer = with_timeout(600, python);
     let status = writer
         .arg(python_script("killed.py"))

@@ -113,7 +113,7 @@ impl Joiner {
 
     /// Adds a box. Returns those that nothing can continue any more.
     fn add(&mut self, mut new: ChunkBox) -> Vec<ChunkBox> {
-        let along = std::mem::replace(&mut new[self.axis], [0, 0]);
+        let along = std::mem::take(&mut new[self.axis]);
         let mut closed = Vec::new();
         if self.before != new[..self.axis] || self.open.len() >= MAX_OPEN {
             closed = self.close_all();
@@ -138,14 +138,15 @@ impl Joiner {
 
     /// Removes the boxes that end before `index`.
     fn close_before(&mut self, index: u64) -> Vec<ChunkBox> {
-        let open = std::mem::take(&mut self.open);
-        let (ended, open) = open.into_iter().partition(|(_, along)| along[1] < index);
-        self.open = open;
-        let ended: BTreeMap<ChunkBox, [u64; 2]> = ended;
-        let whole = ended.into_iter();
-        whole
-            .map(|(others, along)| self.whole(others, along))
-            .collect()
+        let mut ended = Vec::new();
+        for (others, along) in std::mem::take(&mut self.open) {
+            if along[1] < index {
+                ended.push(self.whole(others, along));
+            } else {
+                self.open.insert(others, along);
+            }
+        }
+        ended
     }
 
     /// Returns the box with the range `along` along the dimension.
@@ -199,7 +200,9 @@ mod tests {
             let count: u64 = counts.iter().product();
             let mut absent: BTreeSet<u64> = if most { (0..count).collect() } else { BTreeSet::new() };
             runs.iter().for_each(|&(start, len)| absent.extend(start..(start + len).min(count)));
-            removed.iter().for_each(|number| drop(absent.remove(&(*number as u64))));
+            for number in removed {
+                absent.remove(&(number as u64));
+            }
             absent.retain(|number| *number < count);
             let found = boxes(&counts, &absent);
             prop_assert!(found.iter().all(|of| of.iter().all(|[start, end]| start < end)));
