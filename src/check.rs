@@ -10,6 +10,7 @@ use zarrfs_base::error::{Error, Kind};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_store::{Key, StoreExt};
 
+mod absent;
 mod array_keys;
 mod chunks;
 mod documents;
@@ -18,6 +19,7 @@ mod names;
 mod tally;
 mod together;
 
+pub use absent::{AbsentChunks, items_of};
 pub use chunks::{Examined, examine_all};
 pub use finding::{Finding, FindingKind, Severity};
 

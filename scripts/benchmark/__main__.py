@@ -20,7 +20,8 @@ from writing import check_disk
 
 ARRAY_ROWS = {"cat": RemoteBench.cat, "dd": RemoteBench.dd, "warm": RemoteBench.warm, "memory": RemoteBench.memory,
               "file": RemoteBench.to_file, "plane": RemoteBench.plane, "sum": RemoteBench.sum,
-              "parallel": RemoteBench.parallel, "latency": RemoteBench.latency, "random": RemoteBench.random,
+              "parallel": RemoteBench.parallel, "crowd": RemoteBench.crowd,
+              "latency": RemoteBench.latency, "random": RemoteBench.random,
               "random-warm": RemoteBench.random_warm, "peak": RemoteBench.peak}
 WRITE_ROWS = {"write": RemoteBench.write, "overwrite": RemoteBench.overwrite, "store": RemoteBench.store_all,
               "journaled": RemoteBench.journaled,

@@ -12,6 +12,7 @@ from system import Failed, cpu_of, json_of, peak_of, timed
 PEERS = ["zarr2", "zarr3", "zarr3-fused", "zarrs", "tensorstore"]
 MOUNTED = ["zarrfs", "direct", "null", "null-direct", "plain"]
 READERS = 4
+CROWD = 64
 
 
 class Samples:
@@ -184,6 +185,22 @@ class ArrayBench:
         part = -(-mib // READERS)
         self.fresh("parallel", self.cold(), lambda path: timed(
             *(dd(path, f"skip={part * i}", f"count={part}") for i in range(READERS)))[0])
+
+    def crowd(self):
+        """Measures processes that all read the first row of chunks at once: of one file, or decoding it themselves."""
+        reads = {"readers": CROWD, "selection": [[0, self.array.chunks[0]], *[[None, None]] * (len(self.shape) - 1)]}
+        for column in self.samples.left("crowd", ["zarrfs", "plain", "zarr3"]):
+            with self.samples.noting_failure("crowd", column):
+                if column == "zarr3":
+                    seconds, cpu = self.peer("zarr3", "crowd", path=self.store, **reads)["seconds"]
+                else:
+                    library = {"shape": self.shape, "dtype": self.array.dtype}
+                    with self.file(column) as (path, pid):
+                        before = cpu_of(pid) if pid else 0
+                        seconds, cpu = self.peer("file", "crowd", library=library, path=path, **reads)["seconds"]
+                        cpu += (cpu_of(pid) if pid else 0) - before
+                self.samples.add("crowd", column, seconds)
+                self.samples.add("crowd-cpu", column, cpu)
 
     def memory(self):
         for library in self.samples.left("memory", PEERS):

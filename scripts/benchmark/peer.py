@@ -172,6 +172,31 @@ def plane(library, path, selection):
     return timed(lambda: library.read(library.open(path), slices(selection)))
 
 
+def crowd(library, path, selection, readers):
+    """Reads the same items in several processes at once, forked after the imports, and returns the seconds until the last
+    one ends, and their CPU seconds."""
+    gate, opener = os.pipe()
+    children = []
+    for _ in range(readers):
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(opener)
+                os.read(gate, 1)
+                library.read(library.open(path), slices(selection))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+    start = time.perf_counter()
+    os.close(opener)
+    ended = [os.wait4(child, 0)[1:] for child in children]
+    seconds = time.perf_counter() - start
+    if any(status for status, _ in ended):
+        raise RuntimeError("a reader failed")
+    return [seconds, sum(usage.ru_utime + usage.ru_stime for _, usage in ended)]
+
+
 def latency(library, path, reads):
     array = library.open(path)
     return [timed(library.read, array, slices(read)) for read in reads]
@@ -259,7 +284,7 @@ def peak_memory():
 
 LIBRARIES = {"zarr2": Zarr, "zarr3": Zarr, "zarr3-fused": Fused, "zarrs": Zarrs, "tensorstore": TensorStore,
              "file": File, "items": Items, "pread": lambda: None, "pwrite": lambda: None, "numcodecs": lambda: None}
-OPERATIONS = {f.__name__: f for f in (memory, file, store, plane, latency, series, pread, pwrite, total, decode,
+OPERATIONS = {f.__name__: f for f in (memory, file, store, plane, crowd, latency, series, pread, pwrite, total, decode,
                                       encode)}
 
 

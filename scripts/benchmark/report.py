@@ -19,6 +19,8 @@ ROWS = {
     "plane": ("one plane", "ms", "plane"),
     "sum": ("mmap sum", "GB/s", None),
     "parallel": ("4 readers, cold", "GB/s", None),
+    "crowd": ("64 readers of a row of chunks", "ms", "crowd"),
+    "crowd-cpu": ("CPU of them", "ms", None),
     "latency": ("cold 4 KiB, median", "us", "latency"),
     "random-1": ("cold random, 1 job", "IOPS", None),
     "random-4": ("cold random, 4 jobs", "IOPS", None),
@@ -53,7 +55,7 @@ GROWTH = {"ls -l": ("ms", 1e3), "du": ("ms", 1e3), "first byte": ("ms", 1e3), "m
          "peak memory": ("MiB", 2**-20), "reads": ("IOPS", 1), "CPU of a read": ("us", 1e6),
          "CPU of the daemon for a read": ("us", 1e6)}
 # rows without ratios, which would not be comparable
-ALONE = ("cpu", "dd-cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "remote-cpu", "remote-requests",
+ALONE = ("cpu", "crowd-cpu", "dd-cpu", "peak", "write-cpu", "overwrite-cpu", "write-peak", "remote-cpu", "remote-requests",
          "write-ext4-commits")
 
 

@@ -1,5 +1,6 @@
 //! `zarrfs info`: lists the groups and arrays of a store, with their dimensions and sizes.
 
+mod absent;
 mod array_row;
 mod codecs;
 mod history;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use zarrfs_base::error::{Error, Kind, one_line};
 use zarrfs_base::json::{self, Value, json};
 use zarrfs_export::Plate;
-use zarrfs_store::{Key, escaped};
+use zarrfs_store::{Key, SnapshotHistory, escaped};
 
 /// Number of characters of a line if standard output is no terminal.
 const WIDTH: usize = 80;
@@ -39,6 +40,12 @@ pub struct InfoArgs {
     /// Print a JSON list of the groups and arrays
     #[arg(long)]
     json: bool,
+    /// List the chunks that are not stored, as ranges
+    ///
+    /// Each array gets a list "absent" of boxes of its grid, with half-open ranges along each
+    /// dimension, of chunks and of items: {"chunks":[[0,2]],"items":[[0,20]]}.
+    #[arg(long, requires = "json")]
+    absent: bool,
     /// Draw the chunk grid of each array
     ///
     /// Shows which chunks are stored, how large they are, and which have an impossible size.
@@ -113,21 +120,22 @@ pub fn run(args: &InfoArgs) -> CommandResult {
         .snapshots
         .map(|all| all.history(SNAPSHOTS));
     let history = history.transpose()?.flatten();
-    let text = match (args.json, args.map) {
-        (true, _) => {
-            let is_complete = hierarchy.lists_nodes();
-            let mut objects: Vec<Value> = rows.iter().map(|row| row.json(is_complete)).collect();
-            if let (Some(root), Some(history)) = (objects.first_mut(), &history) {
-                root["icechunk"] = history::as_json(history);
-            }
-            let lines = objects.into_iter();
-            list_of(lines.map(|object| one_line(json::write_strict(&object))))
+    if args.json {
+        let objects = as_objects(&rows, hierarchy.lists_nodes(), history.as_ref());
+        if args.absent {
+            absent::print_with_absent(&rows, &objects)?;
+        } else {
+            print(list_of(objects.into_iter()))?;
         }
-        (false, true) => as_tree(&rows, args.wide, width, style) + &legend(style),
-        (false, false) => as_tree(&rows, args.wide, width, style),
-    };
-    let history = history.filter(|_| !args.json);
-    print(history.map_or(String::new(), |history| history::as_lines(&history)) + &text)?;
+    } else {
+        let legend = if args.map {
+            legend(style)
+        } else {
+            String::new()
+        };
+        let history = history.map_or(String::new(), |history| history::as_lines(&history));
+        print(history + &as_tree(&rows, args.wide, width, style) + &legend)?;
+    }
     // the listing has the error
     if let Some(e) = rows.iter().find_map(InfoRow::failure) {
         return Err(CommandFailure::from(e.clone()).plain());
@@ -198,6 +206,22 @@ impl InfoRow {
         }
         object
     }
+}
+
+/// Returns the rows as JSON objects, each in one line.
+fn as_objects(
+    rows: &[InfoRow],
+    is_complete: bool,
+    history: Option<&SnapshotHistory>,
+) -> Vec<String> {
+    let mut objects: Vec<Value> = rows.iter().map(|row| row.json(is_complete)).collect();
+    if let (Some(root), Some(history)) = (objects.first_mut(), history) {
+        root["icechunk"] = history::as_json(history);
+    }
+    let lines = objects.iter();
+    lines
+        .map(|object| one_line(json::write_strict(object)))
+        .collect()
 }
 
 /// Returns one line for each row, and its map. Lines without an error are cut to the terminal's

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Documents and the maximum number of lines of each.
-const DOCUMENTS: [(&str, usize); 39] = [
+const DOCUMENTS: [(&str, usize); 42] = [
     ("README.md", 200),
     ("ARCHITECTURE.md", 120),
     ("CONTRIBUTING.md", 120),
@@ -35,6 +35,9 @@ const DOCUMENTS: [(&str, usize); 39] = [
     ("docs/privileges.md", 120),
     ("docs/sandbox.md", 120),
     ("docs/checking.md", 120),
+    ("docs/killed-writers.md", 120),
+    ("docs/batch.md", 120),
+    ("docs/why.md", 120),
     ("docs/performance.md", 250),
     ("docs/limits.md", 250),
     ("docs/faq.md", 250),
@@ -53,10 +56,18 @@ const DOCUMENTS: [(&str, usize); 39] = [
 /// The folder of the pages that belong to `ARCHITECTURE.md`.
 const ARCHITECTURE_PAGES: &str = "docs/architecture/";
 
+/// The page whose claims name their tests.
+const CLAIMS: &str = "docs/why.md";
+
 /// Returns whether a document is about the code: the files and functions that it names must exist.
 fn is_about_code(document: &str) -> bool {
-    ["ARCHITECTURE.md", "CONTRIBUTING.md", "scripts/README.md"].contains(&document)
-        || document.starts_with(ARCHITECTURE_PAGES)
+    let documents = [
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "scripts/README.md",
+        CLAIMS,
+    ];
+    documents.contains(&document) || document.starts_with(ARCHITECTURE_PAGES)
 }
 
 fn root() -> &'static Path {
@@ -277,6 +288,30 @@ fn named_files_and_functions_exist() {
         }
     }
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// Each row of the first table of the page names tests in its last column.
+#[test]
+fn claims_about_other_programs_have_tests() {
+    let page = text(CLAIMS);
+    let table = page.split("\n## ").next().unwrap();
+    let rows: Vec<&str> = table
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .skip(1)
+        .collect();
+    assert!(rows.len() >= 9, "{rows:?}");
+    for row in rows {
+        let last = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
+        let tests: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty(), "no test: {row}");
+        for test in tests {
+            let (path, function) = test.split_once(':').unwrap_or_else(|| panic!("{test}"));
+            let code = fs::read_to_string(named_path(path).unwrap()).unwrap();
+            let is_test = code.contains(&format!("#[test]\nfn {function}() {{"));
+            assert!(is_test, "{test} is no test");
+        }
+    }
 }
 
 /// A command that a document shows, and the output it shows below.

@@ -11,6 +11,7 @@ mod headers;
 mod icechunk;
 mod images;
 mod layout;
+mod opened;
 mod netcdf;
 mod values_text;
 #[path = "../support/mod.rs"]

@@ -99,6 +99,11 @@ impl ArrayRow {
         }
     }
 
+    /// Returns the array of the row.
+    pub fn array(&self) -> &Arc<Array> {
+        &self.array
+    }
+
     /// Returns the reason why the array or its chunks can't be read.
     pub fn error(&self) -> Option<&Error> {
         self.unreadable.as_ref().or(self.stored.as_ref().err())
