@@ -194,7 +194,7 @@ fn headers_help() -> String {
 fn containers_help() -> String {
     format!(
         "Show these containers\n\nnone, all, or some of {}, {}: files that hold the same bytes \
-         in other programs' formats.",
+         in other programs' formats, and png: a small image of the values.",
         words_of_all(true),
         GroupFormat::ALL.map(GroupFormat::id).join(", ")
     )

@@ -12,6 +12,7 @@ mod icechunk;
 mod images;
 mod layout;
 mod netcdf;
+mod previews;
 mod values_text;
 #[path = "../support/mod.rs"]
 mod support;

@@ -36,8 +36,11 @@ const MAX_SIDE: u64 = 512;
 /// scale of the longer side, a series of a million items at twenty stations has no rows to see.
 const MIN_SIDE: u64 = 64;
 
-/// Maximum number of channels that are shown together.
+/// Maximum number of channels that are shown together: the first ones whose colors differ.
 const MAX_CHANNELS: usize = 4;
+
+/// The color of a channel for which metadata has none.
+const WHITE: u32 = 0xff_ffff;
 
 /// Number of bytes of a pixel: red, green, blue and opacity.
 const PIXEL: usize = 4;
@@ -158,17 +161,14 @@ impl Frame {
         let [rows, columns] = [*shape.get(y)?, *shape.get(x)?];
         let longest = rows.max(columns);
         let [height, width] = [rows, columns].map(|len| side(len, longest));
-        let channels = colored.map(|dimension| {
-            let count = usize::try_from(shape[dimension]).unwrap_or(usize::MAX);
-            (dimension, count.min(MAX_CHANNELS))
-        });
+        let rule = colored.map_or(ColorRule::Map, |dimension| color_rule(array, dimension));
         // the y of an image points down, the one of a map or a graph up
         let is_map = place.is_some() && array.image.is_none();
         Some(Frame {
             y,
             x,
-            channels,
-            rule: channels.map_or(ColorRule::Map, |channels| color_rule(array, channels)),
+            channels: colored.map(|dimension| (dimension, rule.bands())),
+            rule,
             width,
             height,
             is_bottom_up: is_map && increases(array, y) == Some(true),
@@ -237,17 +237,21 @@ fn color_dimension(array: &Described) -> Option<usize> {
 }
 
 /// Returns whether the items of a dimension are the red, green and blue of a pixel, perhaps with
-/// its opacity.
+/// its opacity: its name says so, or it is the last one of an array whose dimensions have no names,
+/// as libraries of images have it.
 fn is_rgb(array: &Described, dimension: usize) -> bool {
     let axis = &array.axes[dimension];
     let is_named = axis.name.as_deref().is_some_and(|name| {
         let name = name.to_ascii_lowercase();
         COLOR_NAMES.contains(&name.as_str())
     });
+    let is_last = matches!(array.axes.as_slice(), [.., y, x, _] if y.len > 4 && x.len > 4)
+        && dimension + 1 == array.axes.len()
+        && array.axes.iter().all(|axis| axis.name.is_none());
     let is_channel = array.image.as_ref().and_then(|image| image.channel_axis) == Some(dimension);
     SampleType::is_byte(&array.metadata.dtype)
         && matches!(axis.len, 3 | 4)
-        && (is_named || is_channel)
+        && (is_named || is_channel || is_last)
         && array.image.as_ref().is_none_or(has_primary_colors)
 }
 
@@ -261,19 +265,31 @@ fn has_primary_colors(image: &ImageInfo) -> bool {
 }
 
 /// Returns how the items of a dimension become the colors of a pixel.
-fn color_rule(array: &Described, (dimension, count): (usize, usize)) -> ColorRule {
+fn color_rule(array: &Described, dimension: usize) -> ColorRule {
+    let axis = &array.axes[dimension];
     if is_rgb(array, dimension) {
-        let name = array.axes[dimension].name.as_deref().unwrap_or_default();
+        let name = axis.name.as_deref().unwrap_or_default();
         // the fourth band of a satellite is infrared
         let is_band = name.to_ascii_lowercase().starts_with("band");
         return ColorRule::Rgb {
-            has_opacity: count == 4 && !is_band,
+            has_opacity: axis.len == 4 && !is_band,
         };
     }
     let channels = array.image.iter().flat_map(|image| &image.channels);
-    let colors = channels.map(|channel| channel.color.unwrap_or(0xff_ffff));
-    let missing = std::iter::repeat(0xff_ffff);
-    ColorRule::Blend(colors.chain(missing).take(count).collect())
+    let stated = channels.map(|channel| channel.color.unwrap_or(WHITE));
+    let most = usize::try_from(axis.len).unwrap_or(usize::MAX);
+    let mut colors: Vec<u32> = Vec::new();
+    for color in stated
+        .chain(std::iter::repeat(WHITE))
+        .take(most.min(MAX_CHANNELS))
+    {
+        // the light of several white channels would be white everywhere
+        if colors.contains(&color) {
+            break;
+        }
+        colors.push(color);
+    }
+    ColorRule::Blend(colors)
 }
 
 #[cfg(test)]

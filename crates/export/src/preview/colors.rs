@@ -21,6 +21,17 @@ pub enum ColorRule {
     Blend(Vec<u32>),
 }
 
+impl ColorRule {
+    /// Returns the number of bands that are shown.
+    pub fn bands(&self) -> usize {
+        match self {
+            ColorRule::Map => 1,
+            ColorRule::Rgb { has_opacity } => 3 + usize::from(*has_opacity),
+            ColorRule::Blend(colors) => colors.len(),
+        }
+    }
+}
+
 /// Returns the pixels, four bytes each, of samples that are sorted by band; NaN is missing. A pixel
 /// is transparent if all its samples are missing.
 pub fn paint(rule: &ColorRule, samples: &[f64], pixels: usize) -> Vec<u8> {

@@ -228,6 +228,8 @@ fn names_and_channels_decide_on_colors() {
         assert_eq!(rule(&other), ColorRule::Map);
     }
     assert_eq!(Frame::of(&named("rgb", "|u1", 3)).unwrap().width, 6);
+    assert_eq!(rule(&testing::plain("|u1", &[5, 6, 3])), rgb(false));
+    assert_eq!(rule(&testing::plain("|u1", &[5, 3, 3])), ColorRule::Map);
     assert_eq!(Frame::of(&named("time", "|u1", 3)).unwrap().width, 3);
     let channel = |color| ImageChannel { name: None, color };
     let with = |colors: &[Option<u32>], dtype| Described {
@@ -240,16 +242,12 @@ fn names_and_channels_decide_on_colors() {
     };
     let primaries = [Some(0xff0000), Some(0x00ff00), Some(0x0000ff)];
     assert_eq!(rule(&with(&primaries, "|u1")), rgb(false));
-    let blend = |colors: [u32; 3]| ColorRule::Blend(colors.into());
-    assert_eq!(
-        rule(&with(&primaries, "<u2")),
-        blend([0xff0000, 0x00ff00, 0x0000ff])
-    );
+    let blend = |colors: &[u32]| ColorRule::Blend(colors.into());
+    let expected = blend(&[0xff0000, 0x00ff00, 0x0000ff]);
+    assert_eq!(rule(&with(&primaries, "<u2")), expected);
     let green = [Some(0x00ff00)];
-    assert_eq!(
-        rule(&with(&green, "|u1")),
-        blend([0x00ff00, 0xffffff, 0xffffff])
-    );
+    assert_eq!(rule(&with(&green, "|u1")), blend(&[0x00ff00, 0xffffff]));
+    assert_eq!(rule(&with(&[None; 3], "<u2")), blend(&[0xffffff]));
     assert_eq!(rule(&with(&[], "<u2")), ColorRule::Map);
 }
 
