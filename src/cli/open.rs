@@ -42,11 +42,17 @@ pub struct OpenArgs {
     /// Directory, .zip archive or URL of the store
     #[arg(value_hint = ValueHint::AnyPath)]
     store: OsString,
-    /// Mount with these options, as in fstab (rw,headers=all)
+    /// Mount with these options, as in fstab
     ///
-    /// Any long option of `zarrfs mount` without its dashes. A store that is mounted already keeps
-    /// the options that it has.
-    #[arg(short, value_name = "OPTIONS", default_value = OPTIONS)]
+    /// Any long option of `zarrfs mount` without its dashes: rw,headers=all. A store that is
+    /// mounted already keeps the options that it has.
+    #[arg(
+        short,
+        value_name = "OPTIONS",
+        default_value = OPTIONS,
+        hide_default_value = true,
+        help = "Mount with these options [default: ro,containers=png]"
+    )]
     options: String,
 }
 
@@ -63,7 +69,10 @@ fn open(args: &OpenArgs) -> CommandResult {
     let store = StoreLocation::from(args.store.clone());
     store.check_answers()?;
     let directory = runtime_directory()?;
-    if store.path().is_some_and(|path| absolute(path).starts_with(&directory)) {
+    if store
+        .path()
+        .is_some_and(|path| absolute(path).starts_with(&directory))
+    {
         // the file manager would be this program again
         let why = "is in a folder that zarrfs open has made; choose another program for folders, as with xdg-mime default org.gnome.Nautilus.desktop inode/directory";
         return Err(CommandFailure::wrong_use(format!("{store}: {why}")));
@@ -134,25 +143,29 @@ fn mountpoint_of(store: &StoreLocation, directory: &Path) -> CommandResult<(Path
         }
     }
     let why = format!("{MAX_NAMESAKES} stores named {name} are mounted; unmount some");
-    Err(CommandFailure::mountpoint(format!("{}: {why}", directory.display())))
+    Err(CommandFailure::mountpoint(format!(
+        "{}: {why}",
+        directory.display()
+    )))
 }
 
 /// Mounts the store.
 fn mount(args: &OpenArgs, path: &Path) -> CommandResult {
-    let failed = |e: io::Error| CommandFailure::failed(format!("can't start zarrfs mount: {e}"));
-    let program = std::env::current_exe().map_err(failed)?;
-    let output = Command::new(program)
+    let output = Command::new(std::env::current_exe()?)
         .args(["mount", "--auto-mountpoint", "--replace-stale"])
         .args(["--idle-timeout", IDLE_TIMEOUT, "-o", &args.options, "--"])
         .args([args.store.as_os_str(), path.as_os_str()])
         .stdin(Stdio::null())
         .output()
-        .map_err(failed)?;
+        .map_err(|e| CommandFailure::failed(format!("can't start zarrfs mount: {e}")))?;
     let said = String::from_utf8_lossy(&output.stderr);
     let (error, warnings) = if output.status.success() {
         (None, said.trim_end())
     } else {
-        let (warnings, error) = said.trim_end().rsplit_once('\n').unwrap_or(("", said.trim_end()));
+        let (warnings, error) = said
+            .trim_end()
+            .rsplit_once('\n')
+            .unwrap_or(("", said.trim_end()));
         (Some(error), warnings)
     };
     for warning in warnings.lines() {
@@ -175,7 +188,9 @@ fn show(path: &Path) -> CommandResult {
         Err(e) => format!("{FILE_MANAGER}: {}", Error::from(e)),
     };
     let shown = path.display();
-    Err(CommandFailure::failed(format!("{shown}: mounted, but not shown: {why}")))
+    Err(CommandFailure::failed(format!(
+        "{shown}: mounted, but not shown: {why}"
+    )))
 }
 
 /// Shows an error to a user who sees no standard error, if the desktop has a program for that.
@@ -190,7 +205,13 @@ fn notify(store: &OsString, message: &str) {
     // notifications may contain markup
     let body = message.replace('&', "&amp;").replace('<', "&lt;");
     let shown = Command::new(NOTIFIER)
-        .args(["--app-name=zarrfs", "--icon=dialog-error", "--", &title, &body])
+        .args([
+            "--app-name=zarrfs",
+            "--icon=dialog-error",
+            "--",
+            &title,
+            &body,
+        ])
         .stdin(Stdio::null())
         .status();
     if let Err(e) = shown {

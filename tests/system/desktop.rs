@@ -7,7 +7,7 @@ use crate::support::{
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A session of a desktop: its runtime directory, and programs that record their arguments.
 struct Session {
@@ -34,7 +34,10 @@ impl Session {
     fn program(&self, name: &str, code: u8) {
         let path = self.join("programs").join(name);
         let record = self.join(&format!("{name}.said"));
-        let script = format!("#!/bin/sh\nprintf '%s\\n' \"$@\" >>'{}'\nexit {code}\n", text(&record));
+        let script = format!(
+            "#!/bin/sh\nprintf '%s\\n' \"$@\" >>'{}'\nexit {code}\n",
+            text(&record)
+        );
         fs::write(&path, script).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -88,7 +91,10 @@ fn a_store_is_mounted_once_and_shown_each_time() {
     let folder = session.join("run/zarrfs/sample");
     assert_eq!(session.opened(&["sample.zarr"]), folder);
     assert_eq!(session.said("xdg-open"), [text(&folder)]);
-    assert_eq!(fs::metadata(folder.join("lat/data.raw")).unwrap().len(), 148);
+    assert_eq!(
+        fs::metadata(folder.join("lat/data.raw")).unwrap().len(),
+        148
+    );
     assert!(folder.join("air_temperature/preview.png").exists());
     let written = fs::write(folder.join("new"), "");
     assert_eq!(errno(written), "EROFS");
@@ -130,8 +136,10 @@ fn archives_are_opened() {
 fn two_double_clicks_mount_once() {
     let session = Session::new();
     copy_tree(&test_data("sample.zarr"), &session.join("sample.zarr"));
-    let open = || session.command(&["sample.zarr"]).spawn().unwrap();
-    let both = [open(), open()];
+    let both = [(); 2].map(|()| {
+        let mut command = session.command(&["sample.zarr"]);
+        command.stdout(Stdio::null()).spawn().unwrap()
+    });
     for mut process in both {
         assert!(process.wait().unwrap().success());
     }
@@ -145,7 +153,10 @@ fn errors_are_one_line_and_a_notification() {
     let session = Session::new();
     let (code, said) = failure(&session.open(&["<nothing>.zarr"]));
     assert_eq!((code, said.lines().count()), (3, 1), "{said}");
-    assert!(said.starts_with("error: ") && said.contains("<nothing>.zarr"), "{said}");
+    assert!(
+        said.starts_with("error: ") && said.contains("<nothing>.zarr"),
+        "{said}"
+    );
     let shown = session.said("notify-send").join("\n");
     assert!(shown.contains("can't open <nothing>.zarr"), "{shown}");
     assert!(shown.contains("&lt;nothing>.zarr"), "{shown}");
@@ -170,7 +181,10 @@ fn errors_are_one_line_and_a_notification() {
             .output()
             .unwrap();
         let (code, said) = failure(&output);
-        assert!(code == 5 && said.contains("XDG_RUNTIME_DIR"), "{code} {said}");
+        assert!(
+            code == 5 && said.contains("XDG_RUNTIME_DIR"),
+            "{code} {said}"
+        );
     }
 }
 
@@ -182,12 +196,18 @@ fn a_folder_that_cannot_be_shown_stays_mounted() {
     let output = session.open(&["sample.zarr"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("mounted, but not shown: xdg-open has failed"), "{said}");
+    assert!(
+        said.contains("mounted, but not shown: xdg-open has failed"),
+        "{said}"
+    );
     let folder = session.join("run/zarrfs/sample");
     assert!(is_mounted(&folder));
     // if this program is the one for folders, it would be called without end
     let (code, said) = failure(&session.open(&[text(&folder)]));
-    assert!(code == 2 && said.contains("choose another program"), "{code} {said}");
+    assert!(
+        code == 2 && said.contains("choose another program"),
+        "{code} {said}"
+    );
 }
 
 /// Checks the files for desktops with the programs of freedesktop.org, where they are installed.
@@ -204,8 +224,8 @@ fn files_for_desktops_are_valid() {
             announce("skipped: desktop-file-validate is not installed");
         }
     }
-    if !is_installed("update-mime-database") || !is_installed("xdg-mime") {
-        announce("skipped: shared-mime-info and xdg-utils are not installed");
+    if !is_installed("update-mime-database") || !is_installed("gio") {
+        announce("skipped: shared-mime-info and libglib2.0-bin are not installed");
         return;
     }
     let data = tempfile::tempdir().unwrap();
@@ -216,13 +236,16 @@ fn files_for_desktops_are_valid() {
     support::run("update-mime-database", &[text(&database)], data.path());
     for name in ["a.zarr.zip", "b.ozx"] {
         fs::write(data.path().join(name), "PK\x03\x04").unwrap();
-        let output = Command::new("xdg-mime")
-            .args(["query", "filetype", name])
+        let output = Command::new("gio")
+            .args(["info", "-a", "standard::content-type", name])
             .current_dir(data.path())
             .env("XDG_DATA_HOME", data.path())
             .output()
             .unwrap();
-        let kind = String::from_utf8_lossy(&output.stdout).trim().to_string();
-        assert_eq!(kind, "application/x-zarr+zip", "{name}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            said.contains(": application/x-zarr+zip"),
+            "{name}: {output:?}"
+        );
     }
 }

@@ -179,13 +179,9 @@ impl Frame {
     /// Returns the array to sample: the level of a pyramid with the fewest items that has one for
     /// each pixel, or else the array itself.
     fn level(&self, hierarchy: &dyn HierarchyReader, array: &Described) -> Result<ArrayNode> {
-        let suffices = |metadata: &ArrayMetadata| {
-            let len = |dimension: usize| metadata.shape.get(dimension).copied().unwrap_or(0);
-            len(self.y) >= self.height.into() && len(self.x) >= self.width.into()
-        };
         let overviews = array.overviews.iter().rev();
         let level = overviews
-            .filter(|level| suffices(&level.metadata))
+            .filter(|level| self.suffices(&level.metadata))
             .map(|level| (&level.key, &level.metadata))
             .next();
         let (key, metadata) = level.unwrap_or((&array.key, &array.stored));
@@ -197,6 +193,13 @@ impl Frame {
         found.readable.clone()?;
         found.chunks.open()?;
         Ok(found)
+    }
+
+    /// Returns whether an array has an item for each pixel.
+    fn suffices(&self, metadata: &ArrayMetadata) -> bool {
+        let [rows, columns] = [self.y, self.x].map(|dimension| metadata.shape.get(dimension));
+        rows.is_some_and(|rows| *rows >= self.height.into())
+            && columns.is_some_and(|columns| *columns >= self.width.into())
     }
 }
 
@@ -223,17 +226,19 @@ fn increases(array: &Described, dimension: usize) -> Option<bool> {
 
 /// Returns the dimension whose items are colors or channels that are shown together.
 fn color_dimension(array: &Described) -> Option<usize> {
-    let is_other = |dimension: &usize| {
-        let role = array.axes.get(*dimension).map(|axis| axis.role);
-        !matches!(role, None | Some(Role::X | Role::Y))
-    };
-    let is_colored = |dimension: &usize| is_other(dimension) && is_rgb(array, *dimension);
-    let named = (0..array.axes.len()).find(is_colored);
-    let of_image = array
-        .image
-        .as_ref()
-        .filter(|image| !image.channels.is_empty());
-    named.or_else(|| of_image?.channel_axis.filter(is_other))
+    let mut others = (0..array.axes.len()).filter(|dimension| is_other(array, *dimension));
+    if let Some(named) = others.find(|dimension| is_rgb(array, *dimension)) {
+        return Some(named);
+    }
+    let image = array.image.as_ref()?;
+    let channels = image.channel_axis?;
+    (!image.channels.is_empty() && is_other(array, channels)).then_some(channels)
+}
+
+/// Returns whether a dimension is neither x nor y.
+fn is_other(array: &Described, dimension: usize) -> bool {
+    let role = array.axes.get(dimension).map(|axis| axis.role);
+    !matches!(role, None | Some(Role::X | Role::Y))
 }
 
 /// Returns whether the items of a dimension are the red, green and blue of a pixel, perhaps with

@@ -55,7 +55,6 @@ pub fn paint(rule: &ColorRule, samples: &[f64], pixels: usize) -> Vec<u8> {
 /// Returns the color of a pixel from its samples, each between 0 and 1 or missing; `None` if all
 /// are.
 fn color(rule: &ColorRule, levels: impl Iterator<Item = Option<f64>>) -> Option<[u8; PIXEL]> {
-    let byte = |level: f64| (level.min(1.0) * 255.0).round() as u8;
     let levels: Vec<Option<f64>> = levels.collect();
     if levels.iter().all(Option::is_none) {
         return None;
@@ -84,6 +83,11 @@ fn color(rule: &ColorRule, levels: impl Iterator<Item = Option<f64>>) -> Option<
             [red, green, blue, 255]
         }
     })
+}
+
+/// Returns a level between 0 and 1 as a byte.
+fn byte(level: f64) -> u8 {
+    (level.min(1.0) * 255.0).round() as u8
 }
 
 /// Returns where a sample lies in a range, between 0 and 1; `None` if it is missing.

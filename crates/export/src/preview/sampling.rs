@@ -6,6 +6,7 @@ use super::colors::ColorRule;
 use crate::described::{Described, MetadataNumber};
 use crate::number::{NumberKind, NumberType};
 use crate::reader::ArrayNode;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use zarrfs_base::error::{Error, Result};
@@ -42,6 +43,8 @@ pub struct SampledPlane<'a> {
 struct ChunkPixels {
     /// The index of the chunk along the dimension.
     chunk: u64,
+    /// The items of the chunk that are in the array.
+    items: Range<u64>,
     /// Each pixel with the index of its item in the chunk.
     pixels: Vec<(usize, u64)>,
 }
@@ -167,9 +170,8 @@ impl SampledPlane<'_> {
             }
         }
         let shape = metadata.chunk_shape(&indices);
-        let step = |dimension: usize| shape[dimension + 1..].iter().product::<u64>();
         let [band_step, row_step, column_step] =
-            dimensions.map(|dimension| dimension.map_or(0, step));
+            dimensions.map(|dimension| dimension.map_or(0, |along| step(&shape, along)));
         let size = metadata.dtype.size();
         let mut fill = vec![0; size];
         metadata.write_fill(&mut fill, 0);
@@ -205,12 +207,9 @@ impl SampledPlane<'_> {
         if matches!(self.frame.rule, ColorRule::Rgb { .. }) {
             return [1.0, 0.0];
         }
-        let finite =
-            |stated: Option<f64>, default| stated.filter(|x| x.is_finite()).unwrap_or(default);
-        [
-            finite(self.array.scale, 1.0),
-            finite(self.array.offset, 0.0),
-        ]
+        let scale = self.array.scale.filter(|x| x.is_finite());
+        let offset = self.array.offset.filter(|x| x.is_finite());
+        [scale.unwrap_or(1.0), offset.unwrap_or(0.0)]
     }
 
     /// Returns the chunks that are read, at most [`MAX_CHUNKS`].
@@ -221,6 +220,7 @@ impl SampledPlane<'_> {
             }
             None => vec![ChunkPixels {
                 chunk: 0,
+                items: 0..1,
                 pixels: vec![(0, 0)],
             }],
         };
@@ -236,34 +236,20 @@ impl SampledPlane<'_> {
     /// altogether.
     fn plane(&self, grid: &Grid, most: usize) -> [Vec<ChunkPixels>; 2] {
         let frame = self.frame;
-        let along = |dimension: usize, count: u32, kept: usize| {
-            let len = self.level.metadata.shape[dimension];
-            self.pixels(grid, dimension, len, count as usize, kept)
-        };
-        let [all_rows, all_columns] = [
-            along(frame.y, frame.height, usize::MAX),
-            along(frame.x, frame.width, usize::MAX),
-        ]
-        .map(|chunks| chunks.len());
-        // the widest gap between the pixels of chunks that are read
-        let gap = |count: u32, all: usize, kept: usize| {
-            f64::from(count) / kept as f64 - f64::from(count) / all as f64
-        };
+        let all_rows = self.along(grid, frame.y, frame.height, usize::MAX).len();
+        let all_columns = self.along(grid, frame.x, frame.width, usize::MAX).len();
         let mut best = (f64::INFINITY, 1, 1);
-        for kept_rows in 1..=all_rows.min(most) {
-            let kept_columns = all_columns.min(most / kept_rows);
-            let widest = gap(frame.height, all_rows, kept_rows).max(gap(
-                frame.width,
-                all_columns,
-                kept_columns,
-            ));
+        for rows in 1..=all_rows.min(most) {
+            let columns = all_columns.min(most / rows);
+            let of_rows = gap(frame.height, all_rows, rows);
+            let widest = of_rows.max(gap(frame.width, all_columns, columns));
             if widest < best.0 {
-                best = (widest, kept_rows, kept_columns);
+                best = (widest, rows, columns);
             }
         }
         let (_, kept_rows, kept_columns) = best;
-        let mut rows = along(frame.y, frame.height, kept_rows);
-        let mut columns = along(frame.x, frame.width, kept_columns);
+        let mut rows = self.along(grid, frame.y, frame.height, kept_rows);
+        let mut columns = self.along(grid, frame.x, frame.width, kept_columns);
         if frame.is_bottom_up {
             reverse(&mut rows, frame.height as usize);
         }
@@ -273,9 +259,15 @@ impl SampledPlane<'_> {
         [rows, columns]
     }
 
-    /// Returns the `count` pixels along a dimension of `len` items by the chunks whose items they
-    /// show: those nearest to their centers in at most `kept` chunks, which are spread evenly over
-    /// the chunks with these centers.
+    /// Returns the pixels along a whole dimension, as [`SampledPlane::pixels`] does.
+    fn along(&self, grid: &Grid, dimension: usize, count: u32, kept: usize) -> Vec<ChunkPixels> {
+        let len = self.level.metadata.shape[dimension];
+        self.pixels(grid, dimension, len, count as usize, kept)
+    }
+
+    /// Returns the `count` pixels along the first `len` items of a dimension by the chunks whose
+    /// items they show: those nearest to their centers in at most `kept` chunks, which are spread
+    /// evenly over the chunks with these centers.
     fn pixels(
         &self,
         grid: &Grid,
@@ -286,41 +278,57 @@ impl SampledPlane<'_> {
     ) -> Vec<ChunkPixels> {
         let edges = &self.level.metadata.chunk_edges()[dimension];
         let last_chunk = grid.counts()[dimension].saturating_sub(1);
-        let centers = (0..count as u64).map(|pixel| center(pixel, count as u64, len));
-        let mut chunks: Vec<u64> = centers
-            .clone()
-            .map(|item| edges.index_of(item).min(last_chunk))
+        let centers: Vec<u64> = (0..count as u64)
+            .map(|pixel| center(pixel, count as u64, len))
             .collect();
+        let chunks = centers
+            .iter()
+            .map(|item| edges.index_of(*item).min(last_chunk));
+        let mut chunks: Vec<u64> = chunks.collect();
         chunks.dedup();
         let all = chunks.len();
         if all > kept {
             let spread = (0..kept).map(|number| chunks[(2 * number + 1) * all / (2 * kept)]);
             chunks = spread.collect();
         }
-        let mut found: Vec<ChunkPixels> = chunks
-            .into_iter()
-            .map(|chunk| ChunkPixels {
+        let found = chunks.into_iter().map(|chunk| {
+            let span = edges.span(chunk);
+            ChunkPixels {
                 chunk,
+                items: span.start..span.end.min(len).max(span.start + 1),
                 pixels: Vec::new(),
-            })
-            .collect();
-        for (pixel, item) in centers.enumerate() {
-            let in_chunk = |part: &ChunkPixels| {
-                let span = edges.span(part.chunk);
-                let last = span.end.min(len).saturating_sub(1);
-                (item.clamp(span.start, last.max(span.start)), span.start)
-            };
-            let nearest = found
-                .iter_mut()
-                .min_by_key(|part| in_chunk(part).0.abs_diff(item));
-            if let Some(part) = nearest {
-                let (item, start) = in_chunk(part);
-                part.pixels.push((pixel, item - start));
+            }
+        });
+        let mut found: Vec<ChunkPixels> = found.collect();
+        for (pixel, center) in centers.into_iter().enumerate() {
+            let distance = |part: &&mut ChunkPixels| part.nearest(center).abs_diff(center);
+            if let Some(part) = found.iter_mut().min_by_key(distance) {
+                let item = part.nearest(center) - part.items.start;
+                part.pixels.push((pixel, item));
             }
         }
         found.retain(|part| !part.pixels.is_empty());
         found
     }
+}
+
+impl ChunkPixels {
+    /// Returns the item of the chunk that is nearest to an item of the dimension.
+    fn nearest(&self, item: u64) -> u64 {
+        item.clamp(self.items.start, self.items.end - 1)
+    }
+}
+
+/// Returns the number of items of a chunk from one index of a dimension to the next.
+fn step(shape: &[u64], dimension: usize) -> u64 {
+    let faster = shape[dimension + 1..].iter();
+    faster.fold(1, |items, len| items.saturating_mul(*len))
+}
+
+/// Returns the widest gap between the pixels of two chunks that are read, in pixels, if `kept` of
+/// `all` chunks along `count` pixels are.
+fn gap(count: u32, all: usize, kept: usize) -> f64 {
+    f64::from(count) / kept as f64 - f64::from(count) / all as f64
 }
 
 /// Returns the item at the center of a pixel, of `count` pixels over `len` items.
