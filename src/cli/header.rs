@@ -34,7 +34,8 @@ pub struct HeaderArgs {
     /// Print this header [default: list those that fit]
     ///
     /// For npy, nii, tif, nc and h5, the command prints the bytes that precede the values, for txt
-    /// the values, for png an image of the whole array. The list shows each file under the name that it has in a mount.
+    /// the values, and for png an image of the whole array. The list shows each file under the name
+    /// that it has in a mount.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     format: Option<Asked>,
     /// Describe this part of the array (0:10,-5:,3)

@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// A session of a desktop: its runtime directory, and programs that record their arguments.
-struct Session {
+struct DesktopSession {
     folder: tempfile::TempDir,
 }
 
-impl Session {
-    fn new() -> Session {
+impl DesktopSession {
+    fn new() -> DesktopSession {
         let folder = tempfile::tempdir().unwrap();
         for name in ["run", "programs"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
-        let session = Session { folder };
+        let session = DesktopSession { folder };
         session.program("xdg-open", 0);
         session.program("notify-send", 0);
         session
@@ -75,7 +75,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for DesktopSession {
     fn drop(&mut self) {
         let directories = fs::read_dir(self.folder.path().join("run/zarrfs"));
         for directory in directories.into_iter().flatten().flatten() {
@@ -86,7 +86,7 @@ impl Drop for Session {
 
 #[test]
 fn a_store_is_mounted_once_and_shown_each_time() {
-    let session = Session::new();
+    let session = DesktopSession::new();
     copy_tree(&test_data("sample.zarr"), &session.join("sample.zarr"));
     let folder = session.join("run/zarrfs/sample");
     assert_eq!(session.opened(&["sample.zarr"]), folder);
@@ -120,7 +120,7 @@ fn a_store_is_mounted_once_and_shown_each_time() {
 
 #[test]
 fn archives_are_opened() {
-    let session = Session::new();
+    let session = DesktopSession::new();
     let archive = session.join("a <b> & c.zarr.zip");
     support::run(
         ZARRFS,
@@ -134,7 +134,7 @@ fn archives_are_opened() {
 
 #[test]
 fn two_double_clicks_mount_once() {
-    let session = Session::new();
+    let session = DesktopSession::new();
     copy_tree(&test_data("sample.zarr"), &session.join("sample.zarr"));
     let both = [(); 2].map(|()| {
         let mut command = session.command(&["sample.zarr"]);
@@ -150,7 +150,7 @@ fn two_double_clicks_mount_once() {
 
 #[test]
 fn errors_are_one_line_and_a_notification() {
-    let session = Session::new();
+    let session = DesktopSession::new();
     let (code, said) = failure(&session.open(&["<nothing>.zarr"]));
     assert_eq!((code, said.lines().count()), (3, 1), "{said}");
     assert!(
@@ -190,7 +190,7 @@ fn errors_are_one_line_and_a_notification() {
 
 #[test]
 fn a_folder_that_cannot_be_shown_stays_mounted() {
-    let session = Session::new();
+    let session = DesktopSession::new();
     copy_tree(&test_data("sample.zarr"), &session.join("sample.zarr"));
     session.program("xdg-open", 3);
     let output = session.open(&["sample.zarr"]);

@@ -51,7 +51,7 @@ const COLOR_NAMES: [&str; 9] = [
 ];
 
 /// What the image shows of an array.
-pub(super) struct Frame {
+pub(super) struct PreviewFrame {
     /// The dimension of the rows.
     y: usize,
     /// The dimension of the columns.
@@ -82,7 +82,7 @@ fn fits(metadata: &ArrayMetadata) -> bool {
 /// Makes a file of the size of the image.
 fn without_pixels(array: &Described) -> Composite {
     let mut file = Composite::default();
-    if let Some(frame) = Frame::of(array) {
+    if let Some(frame) = PreviewFrame::of(array) {
         file.push(png_size(frame.width, frame.height), PartContent::Padding);
     }
     file
@@ -95,7 +95,7 @@ fn without_pixels(array: &Described) -> Composite {
 /// The array or one of its chunks cannot be read, the array has changed since it was described, or
 /// there is no memory.
 pub(super) fn draw(hierarchy: &dyn HierarchyReader, array: &Described) -> Result<Vec<u8>> {
-    let frame = Frame::of(array).ok_or_else(Error::stale)?;
+    let frame = PreviewFrame::of(array).ok_or_else(Error::stale)?;
     let level = frame.level(hierarchy, array)?;
     let bands = frame.channels.map_or(1, |(_, count)| count);
     let pixels = frame.width as usize * frame.height as usize;
@@ -145,7 +145,7 @@ fn encode(
     Ok(file)
 }
 
-impl Frame {
+impl PreviewFrame {
     /// Returns what the image shows of an array; `None` if it has fewer than two dimensions.
     fn of(array: &Described) -> Option<Self> {
         let shape = &array.metadata.shape;
@@ -164,7 +164,7 @@ impl Frame {
         let rule = colored.map_or(ColorRule::Map, |dimension| color_rule(array, dimension));
         // the y of an image points down, the one of a map or a graph up
         let is_map = place.is_some() && array.image.is_none();
-        Some(Frame {
+        Some(PreviewFrame {
             y,
             x,
             channels: colored.map(|dimension| (dimension, rule.bands())),

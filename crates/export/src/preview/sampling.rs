@@ -1,7 +1,7 @@
 //! The samples of a preview: the item nearest to the center of each pixel, in a bounded number of
 //! chunks. This module knows neither colors nor files.
 
-use super::Frame;
+use super::PreviewFrame;
 use super::colors::ColorRule;
 use crate::described::{Described, MetadataNumber};
 use crate::number::{NumberKind, NumberType};
@@ -15,7 +15,8 @@ use zarrfs_base::pool::{on_threads, processors};
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::grid::Grid;
 
-/// Maximum number of chunks that are read.
+/// Maximum number of chunks that are read, of each color or channel: those of an RGB image are often
+/// in chunks of their own, and would else be a third as fine.
 const MAX_CHUNKS: usize = 64;
 
 /// Number of chunks of a remote array that are read at a time: each waits for a server.
@@ -32,7 +33,7 @@ pub struct SampleType {
 /// The items of an array that an image shows.
 pub struct SampledPlane<'a> {
     /// What the image shows.
-    pub frame: &'a Frame,
+    pub frame: &'a PreviewFrame,
     /// The array as it was described.
     pub array: &'a Described,
     /// The array with the values: the same, or the same image in a lower resolution.
@@ -212,7 +213,7 @@ impl SampledPlane<'_> {
         [scale.unwrap_or(1.0), offset.unwrap_or(0.0)]
     }
 
-    /// Returns the chunks that are read, at most [`MAX_CHUNKS`].
+    /// Returns the chunks that are read, at most [`MAX_CHUNKS`] of each band.
     pub fn chunks(&self, grid: &Grid) -> SampledChunks {
         let bands = match self.frame.channels {
             Some((dimension, count)) => {
@@ -224,7 +225,7 @@ impl SampledPlane<'_> {
                 pixels: vec![(0, 0)],
             }],
         };
-        let [rows, columns] = self.plane(grid, MAX_CHUNKS / bands.len());
+        let [rows, columns] = self.plane(grid);
         SampledChunks {
             bands,
             rows,
@@ -232,15 +233,14 @@ impl SampledPlane<'_> {
         }
     }
 
-    /// Returns the pixels of the rows and of the columns by chunk, with at most `most` chunks
-    /// altogether.
-    fn plane(&self, grid: &Grid, most: usize) -> [Vec<ChunkPixels>; 2] {
+    /// Returns the pixels of the rows and of the columns by chunk.
+    fn plane(&self, grid: &Grid) -> [Vec<ChunkPixels>; 2] {
         let frame = self.frame;
         let all_rows = self.along(grid, frame.y, frame.height, usize::MAX).len();
         let all_columns = self.along(grid, frame.x, frame.width, usize::MAX).len();
         let mut best = (f64::INFINITY, 1, 1);
-        for rows in 1..=all_rows.min(most) {
-            let columns = all_columns.min(most / rows);
+        for rows in 1..=all_rows.min(MAX_CHUNKS) {
+            let columns = all_columns.min(MAX_CHUNKS / rows);
             let of_rows = gap(frame.height, all_rows, rows);
             let widest = of_rows.max(gap(frame.width, all_columns, columns));
             if widest < best.0 {

@@ -71,7 +71,7 @@ fn long_sides_are_scaled_and_short_ones_stay() {
         ([200, 1_000_000], [64, 512]),
         ([1, 1 << 40], [1, 512]),
     ] {
-        let frame = Frame::of(&testing::plain("|u1", &[rows, columns])).unwrap();
+        let frame = PreviewFrame::of(&testing::plain("|u1", &[rows, columns])).unwrap();
         assert_eq!([frame.height, frame.width], expected, "{rows} {columns}");
     }
 }
@@ -168,7 +168,7 @@ fn at_most_64_chunks_are_read_and_the_nearest_items_shown() {
     }
     let array = map.array("a");
     let described = crate::describe(&map, &array).unwrap();
-    let frame = Frame::of(&described).unwrap();
+    let frame = PreviewFrame::of(&described).unwrap();
     let plane = SampledPlane {
         frame: &frame,
         array: &described,
@@ -215,7 +215,7 @@ fn names_and_channels_decide_on_colors() {
         };
         array
     };
-    let rule = |array: &Described| Frame::of(array).unwrap().rule;
+    let rule = |array: &Described| PreviewFrame::of(array).unwrap().rule;
     let rgb = |has_opacity| ColorRule::Rgb { has_opacity };
     assert_eq!(rule(&named("RGB", "|u1", 3)), rgb(false));
     assert_eq!(rule(&named("c", "|u1", 4)), rgb(true));
@@ -227,10 +227,10 @@ fn names_and_channels_decide_on_colors() {
     ] {
         assert_eq!(rule(&other), ColorRule::Map);
     }
-    assert_eq!(Frame::of(&named("rgb", "|u1", 3)).unwrap().width, 6);
+    assert_eq!(PreviewFrame::of(&named("rgb", "|u1", 3)).unwrap().width, 6);
     assert_eq!(rule(&testing::plain("|u1", &[5, 6, 3])), rgb(false));
     assert_eq!(rule(&testing::plain("|u1", &[5, 3, 3])), ColorRule::Map);
-    assert_eq!(Frame::of(&named("time", "|u1", 3)).unwrap().width, 3);
+    assert_eq!(PreviewFrame::of(&named("time", "|u1", 3)).unwrap().width, 3);
     let channel = |color| ImageChannel { name: None, color };
     let with = |colors: &[Option<u32>], dtype| Described {
         image: Some(ImageInfo {
@@ -299,7 +299,7 @@ fn the_smallest_level_that_suffices_is_read() {
     }
     let level = |path: &str| {
         let described = crate::describe(&map, &map.array(path)).unwrap();
-        let frame = Frame::of(&described).unwrap();
+        let frame = PreviewFrame::of(&described).unwrap();
         frame.level(&map, &described).unwrap().key
     };
     let key = |path| Key::normalize(path).unwrap();
