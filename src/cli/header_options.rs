@@ -334,7 +334,7 @@ mod tests {
         );
         assert_eq!(
             ids(parse_containers("all")),
-            (vec!["nii", "tif"], GroupFormat::ALL.to_vec())
+            (vec!["nii", "tif", "png"], GroupFormat::ALL.to_vec())
         );
         for (text, containers) in [
             ("nii", false),
