@@ -1,6 +1,6 @@
-//! `zarrfs open`: mounts a store below the user's runtime directory, and shows it in the file manager.
-//! Desktops run it for a store that is double-clicked, so that an error is also a notification. This
-//! module must not mount: it runs `zarrfs mount`.
+//! `zarrfs open`: mounts a store below the user's runtime directory, and shows it in the file
+//! manager. Desktops run it for a store that is double-clicked, so that an error is also a
+//! notification. This module must not mount: it runs `zarrfs mount`.
 
 use super::location::check_answers;
 use super::{CommandFailure, CommandResult, StoreLocation, absolute, mountpoint, stdio};

@@ -1,5 +1,5 @@
-//! `preview.png` on a real mount: GDAL decodes it, and its pixels are compared with those that NumPy
-//! computes from the values that zarr-python reads.
+//! `preview.png` on a real mount: GDAL decodes it, and its pixels are compared with those that
+//! NumPy computes from the values that zarr-python reads.
 
 use crate::support;
 use crate::support::array::TestArray;
@@ -92,7 +92,7 @@ fn a_preview_shows_what_was_written_before_it_was_opened() {
     flat.write_all_at(&[1; 600], 0).unwrap();
     let second = fs::read(&path).unwrap();
     assert!(first.len() == second.len() && first != second);
-    // what is written in its place is accepted, as of all headers, so that directories can be copied
+    // what is written in its place is accepted, as of all headers, so that trees can be copied
     fs::write(&path, "no image").unwrap();
     assert!(fs::read(&path).unwrap() == second);
 }

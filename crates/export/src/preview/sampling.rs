@@ -15,8 +15,8 @@ use zarrfs_base::pool::{on_threads, processors};
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::grid::Grid;
 
-/// Maximum number of chunks that are read, of each color or channel: those of an RGB image are often
-/// in chunks of their own, and would else be a third as fine.
+/// Maximum number of chunks that are read, of each color or channel: those of an RGB image are
+/// often in chunks of their own, and would else be a third as fine.
 const MAX_CHUNKS: usize = 64;
 
 /// Number of chunks of a remote array that are read at a time: each waits for a server.
