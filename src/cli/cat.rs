@@ -48,7 +48,7 @@ pub struct CatArgs {
     #[arg(long = "box", value_name = "RANGES", allow_hyphen_values = true,
         conflicts_with_all = ["offset", "length"])]
     part: Option<String>,
-    /// Print a file of this format: npy, nii, tif, txt or png
+    /// Print a file of this format: npy, nii, tif, txt, png
     ///
     /// The file has the coordinates of the items that are printed.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true,
