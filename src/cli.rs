@@ -27,6 +27,7 @@ mod mount_helper;
 mod mount_options;
 mod mountpoint;
 mod nesting;
+mod open;
 mod overlay;
 mod pack;
 mod child_process;
@@ -142,6 +143,13 @@ enum Verb {
     /// below: 1 if COMMAND has succeeded but something could not be stored. A signal before COMMAND
     /// has started ends zarrfs.
     Run(Box<run::RunArgs>),
+    /// Mount a store, and show it in the file manager
+    ///
+    /// The mountpoint is zarrfs/NAME in the directory that XDG_RUNTIME_DIR names; its path is
+    /// printed, and xdg-open shows it. A store that is mounted there already is shown again. The
+    /// mount is read-only, has previews of arrays (preview.png), and ends after an hour without
+    /// use, or with `zarrfs umount`. Without a terminal, an error is also shown by notify-send.
+    Open(open::OpenArgs),
     /// Show the groups and arrays of a store
     ///
     /// Each line has the path, the dtype, the dimensions with their names and lengths, the decoded
@@ -268,6 +276,7 @@ fn run(words: &[OsString]) -> CommandResult {
         Verb::Umount(args) => umount::run(&args),
         Verb::Upgrade(args) => upgrade::run(&args),
         Verb::Run(args) => run::run(&args),
+        Verb::Open(args) => open::run(&args),
         Verb::Info(args) => info::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Check(args) => check::run(&args),

@@ -18,8 +18,8 @@ debian_mirror() {
 # debian_base SUITE [minimal]: makes an archive of a fresh Debian in target/, once, and prints its path. Unless minimal,
 # it has programs that users of the package may have
 debian_base() {
-    local suite=$1 base=$root/target/debootstrap-$1${2:+-$2}.tar work script=() packages=()
-    [ $# = 2 ] || packages=("--include=fuse3,attr,man-db,bash-completion,python3,python3-venv")
+    local suite=$1 base=$root/target/debootstrap-desktop-$1${2:+-$2}.tar work script=() packages=()
+    [ $# = 2 ] || packages=("--include=fuse3,attr,man-db,bash-completion,python3,python3-venv,desktop-file-utils,shared-mime-info,xdg-utils")
     if [ ! -s "$base" ]; then
         # this debootstrap may not know the suite yet
         [ -e "/usr/share/debootstrap/scripts/$suite" ] || script=(/usr/share/debootstrap/scripts/sid)

@@ -48,7 +48,7 @@ pub struct CatArgs {
     #[arg(long = "box", value_name = "RANGES", allow_hyphen_values = true,
         conflicts_with_all = ["offset", "length"])]
     part: Option<String>,
-    /// Print a file of this format: npy, nii, tif or txt
+    /// Print a file of this format: npy, nii, tif, txt, png
     ///
     /// The file has the coordinates of the items that are printed.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true,
@@ -64,7 +64,7 @@ pub struct CatArgs {
 fn formats() -> impl TypedValueParser<Value = Format> {
     let holding = Format::ALL
         .into_iter()
-        .filter(|format| format.holds_flat() || format.reads_values());
+        .filter(|format| format.holds_flat() || format.reads_values() || format.is_image());
     PossibleValuesParser::new(holding.map(Format::id))
         .try_map(|word| Format::of_id(&word).ok_or("no such format"))
 }

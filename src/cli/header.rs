@@ -8,7 +8,7 @@ use super::{
     print,
 };
 use crate::array::Array;
-use crate::array::hierarchy::StoredNode;
+use crate::array::hierarchy::{Hierarchy, StoredNode};
 use crate::cache::Cache;
 use crate::export::CachedHierarchy;
 use clap::Args;
@@ -34,7 +34,8 @@ pub struct HeaderArgs {
     /// Print this header [default: list those that fit]
     ///
     /// For npy, nii, tif, nc and h5, the command prints the bytes that precede the values, for txt
-    /// the values. The list shows each file under the name that it has in a mount.
+    /// the values, and for png an image of the whole array. The list shows each file under the name
+    /// that it has in a mount.
     #[arg(long, value_name = "FORMAT", value_parser = formats(), hide_possible_values = true)]
     format: Option<Asked>,
     /// Describe this part of the array (0:10,-5:,3)
@@ -195,7 +196,21 @@ impl HeaderSource<'_> {
             };
             return Err(CommandFailure::not_zarr(format!("{shown}: {why}")));
         }
-        let array = self.described(format, cache, stats)?;
+        if format.is_image() && self.part.is_some() {
+            let why = format!("{shown}: --box: {} shows whole arrays", format.name());
+            return Err(CommandFailure::wrong_use(why));
+        }
+        let (hierarchy, key) = self.enclosing(stats)?;
+        let nodes = CachedHierarchy {
+            hierarchy: &hierarchy,
+            cache,
+        };
+        let array = self.described_in(&nodes, &key, format)?;
+        if format.is_image() {
+            return format
+                .image(&nodes, &array)
+                .map_err(|e| e.context(shown).into());
+        }
         format
             .header(&array)
             .map_err(|e| CommandFailure::not_zarr(format!("{shown}: {e}")))
@@ -209,23 +224,37 @@ impl HeaderSource<'_> {
         cache: &Arc<Cache>,
         stats: &Arc<Stats>,
     ) -> CommandResult<Described> {
-        let (store, key) = enclosing(self.path, self.store_args);
-        let hierarchy = StoreRequest::reading(&store, self.store_args, stats).hierarchy()?;
-        let hierarchy = hierarchy.with_fill_meaning(self.fill_meaning);
+        let (hierarchy, key) = self.enclosing(stats)?;
         let nodes = CachedHierarchy {
             hierarchy: &hierarchy,
             cache,
         };
-        let place = nodes.find(&key).context(self.path)?;
+        self.described_in(&nodes, &key, format)
+    }
+
+    /// Returns the hierarchy of the store that holds the array, and the array's key there.
+    fn enclosing(&self, stats: &Arc<Stats>) -> CommandResult<(Hierarchy, Key)> {
+        let (store, key) = enclosing(self.path, self.store_args);
+        let hierarchy = StoreRequest::reading(&store, self.store_args, stats).hierarchy()?;
+        Ok((hierarchy.with_fill_meaning(self.fill_meaning), key))
+    }
+
+    fn described_in(
+        &self,
+        nodes: &CachedHierarchy,
+        key: &Key,
+        format: Format,
+    ) -> CommandResult<Described> {
+        let place = nodes.find(key).context(self.path)?;
         let described = match (place, &self.part) {
             (Some(HierarchyNode::Array(array)), None) if format.reads_values() => {
-                zarrfs_export::describe_values(&nodes, &array, 0..array.size())
+                zarrfs_export::describe_values(nodes, &array, 0..array.size())
             }
             (Some(HierarchyNode::Array(array)), Some(part)) if format.reads_values() => {
-                part.describe_values(&nodes, &array)
+                part.describe_values(nodes, &array)
             }
             (Some(HierarchyNode::Array(array)), part) => {
-                let whole = zarrfs_export::describe(&nodes, &array);
+                let whole = zarrfs_export::describe(nodes, &array);
                 whole.map(|whole| match part {
                     Some(part) => part.describe(&whole),
                     None => whole,

@@ -194,7 +194,7 @@ fn headers_help() -> String {
 fn containers_help() -> String {
     format!(
         "Show these containers\n\nnone, all, or some of {}, {}: files that hold the same bytes \
-         in other programs' formats.",
+         in other programs' formats, and png: a small image of the values.",
         words_of_all(true),
         GroupFormat::ALL.map(GroupFormat::id).join(", ")
     )
@@ -334,7 +334,7 @@ mod tests {
         );
         assert_eq!(
             ids(parse_containers("all")),
-            (vec!["nii", "tif"], GroupFormat::ALL.to_vec())
+            (vec!["nii", "tif", "png"], GroupFormat::ALL.to_vec())
         );
         for (text, containers) in [
             ("nii", false),

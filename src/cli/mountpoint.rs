@@ -166,10 +166,7 @@ fn new_path(store: &StoreLocation) -> Result<PathBuf, String> {
     let is_mounted =
         std::path::absolute(&path).is_ok_and(|path| mounts_at(&path).is_ok_and(|m| !m.is_empty()));
     // mounting reports a mount that is there
-    if is_missing(&path)
-        || is_mounted
-        || fs::read_dir(&path).is_ok_and(|mut names| names.next().is_none())
-    {
+    if is_mounted || is_free(&path) {
         Ok(path)
     } else {
         let shown = path.display();
@@ -177,8 +174,13 @@ fn new_path(store: &StoreLocation) -> Result<PathBuf, String> {
     }
 }
 
+/// Returns whether a path is free for a mountpoint: nothing is there, or an empty directory.
+pub fn is_free(path: &Path) -> bool {
+    is_missing(path) || fs::read_dir(path).is_ok_and(|mut names| names.next().is_none())
+}
+
 /// Returns the name of a store without the endings of stores.
-fn bare_name(store: &StoreLocation) -> Option<String> {
+pub fn bare_name(store: &StoreLocation) -> Option<String> {
     let name = store.name()?;
     let bare = ENDINGS.iter().fold(name.as_str(), |name, ending| {
         let cut = name.len().saturating_sub(ending.len());

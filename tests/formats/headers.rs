@@ -116,9 +116,12 @@ fn the_requested_headers_are_shown() {
         ),
         (&["--headers", "all"], &HEADERS),
     ];
-    let all = set(&HEADERS)
-        .into_iter()
-        .chain(set(&["data.nii", "data.tif", "dataset.nc"]));
+    let all = set(&HEADERS).into_iter().chain(set(&[
+        "data.nii",
+        "data.tif",
+        "dataset.nc",
+        "preview.png",
+    ]));
     let all: Vec<String> = all.collect();
     for (args, names) in choices {
         let mount = Mount::new(folder.path(), args);

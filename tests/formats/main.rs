@@ -13,6 +13,7 @@ mod images;
 mod layout;
 mod opened;
 mod netcdf;
+mod previews;
 mod values_text;
 #[path = "../support/mod.rs"]
 mod support;

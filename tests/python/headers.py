@@ -255,7 +255,7 @@ def wanted_files(array):
             if items is EVERY or has_items and item in items and len(array.shape) in dimensions}
 
 
-CONTAINERS = {"data.nii", "data.tif", "dataset.nc"}
+CONTAINERS = {"data.nii", "data.tif", "dataset.nc", "preview.png"}
 
 
 @check

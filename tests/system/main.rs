@@ -1,6 +1,7 @@
 //! zarrfs as part of a system: mount(8), mounts of other programs, services, `zarrfs run`, the
 //! Python module, operators, and test suites of other projects.
 
+mod desktop;
 mod file_handles;
 mod inherited;
 mod mounting;

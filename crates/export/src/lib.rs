@@ -27,6 +27,7 @@ mod npy;
 mod nrrd;
 mod number;
 mod packing;
+mod preview;
 mod raster;
 mod reader;
 mod readme;
@@ -138,6 +139,8 @@ enum FormatContent {
     FlatBytes,
     /// The file is made of the values.
     Values,
+    /// The file is an image of some values, whose size does not depend on them.
+    Image,
 }
 
 /// All that distinguishes a format. Each format's module has one, and everything else that the
@@ -224,6 +227,8 @@ formats! {
     Nifti => nifti,
     /// TIFF.
     Tiff => tiff,
+    /// A small image of the values.
+    Preview => preview,
 }
 
 impl Format {
@@ -257,6 +262,12 @@ impl Format {
     /// values must be read whenever its size is asked for.
     pub fn reads_values(self) -> bool {
         self.spec().content == FormatContent::Values
+    }
+
+    /// Returns whether the file is an image of values, which [`Format::image`] reads. Its size is
+    /// known without them.
+    pub fn is_image(self) -> bool {
+        self.spec().content == FormatContent::Image
     }
 
     /// Returns whether the file holds the flat bytes, which can be written through it.
@@ -299,6 +310,20 @@ impl Format {
         self.file_with(array, |file| {
             file.push_flat(array.key.clone(), &array.stored, ItemForm::AsStored)
         })
+    }
+
+    /// Makes an image of the array, of the size that [`Format::file`] states. It reads a bounded
+    /// number of chunks, and no others than those of the array and of its image in lower
+    /// resolutions.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Format::file`]; a chunk cannot be read; ESTALE if the array is another one now.
+    pub fn image(self, hierarchy: &dyn HierarchyReader, array: &Described) -> Result<Composite> {
+        let sized = self.file(array)?;
+        let mut image = Composite::from(preview::draw(hierarchy, array)?);
+        image.sources = sized.sources;
+        Ok(image)
     }
 
     /// Makes the part of the file that precedes the flat bytes, if it holds them.

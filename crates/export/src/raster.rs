@@ -153,7 +153,7 @@ impl Raster {
 }
 
 /// Returns the dimension with a role.
-fn dimension(array: &Described, role: Role) -> Option<usize> {
+pub fn dimension(array: &Described, role: Role) -> Option<usize> {
     array.axes.iter().position(|axis| axis.role == role)
 }
 

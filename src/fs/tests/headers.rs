@@ -121,7 +121,9 @@ fn texts(fs: &Fs, directory: &str) -> Vec<String> {
         false
     })
     .unwrap();
-    let is_text = |name: &String| Format::of_name(name).is_some_and(|format| !format.holds_flat());
+    let is_text = |name: &String| {
+        Format::of_name(name).is_some_and(|format| !format.holds_flat() && !format.is_image())
+    };
     names.retain(is_text);
     names
 }

@@ -266,14 +266,25 @@ impl Tree {
     ///
     /// ESTALE if the format cannot describe the array any more: then the file is not shown.
     pub fn composite(&self, node: &Node) -> Result<Arc<Composite>> {
-        self.composite_not_older(node, Duration::ZERO)
+        match node {
+            Node::Header(key, format) if format.is_image() => {
+                self.image(key, *format).map_err(no_longer_shown)
+            }
+            _ => self.composite_not_older(node, Duration::ZERO),
+        }
     }
 
+    /// Returns a header or container that is at most `age` old. An image has the right size, but
+    /// no pixels: those take chunks.
     fn composite_not_older(&self, node: &Node, age: Duration) -> Result<Arc<Composite>> {
-        self.made_composite(node, age).map_err(|e| match e.kind() {
-            Kind::Unsupported => Error::new(Kind::System(libc::ESTALE), e.message()),
-            _ => e,
-        })
+        self.made_composite(node, age).map_err(no_longer_shown)
+    }
+
+    /// Returns an image of an array as it is now.
+    fn image(&self, key: &Key, format: Format) -> Result<Arc<Composite>> {
+        let described = self.described(&self.array(key)?, Duration::ZERO)?;
+        let image = format.image(&self.exported(), &described)?;
+        image.counted().map(Arc::new)
     }
 
     fn made_composite(&self, node: &Node, age: Duration) -> Result<Arc<Composite>> {
@@ -526,6 +537,14 @@ impl Tree {
                 sources.permissions,
             )
         }
+    }
+}
+
+/// Returns the error for a file whose format cannot describe the array any more.
+fn no_longer_shown(e: Error) -> Error {
+    match e.kind() {
+        Kind::Unsupported => Error::new(Kind::System(libc::ESTALE), e.message()),
+        _ => e,
     }
 }
 

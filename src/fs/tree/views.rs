@@ -260,7 +260,7 @@ impl Tree {
     ) -> impl Iterator<Item = Format> {
         let fitting = self.headers.formats.iter().copied();
         fitting
-            .filter(|format| format.may_fit(&shown.metadata))
+            .filter(|format| format.may_fit(&shown.metadata) && !format.is_image())
             .filter(move |format| match format {
                 format if format.reads_values() => {
                     let range = shown.range.clone();
