@@ -1,5 +1,7 @@
-//! `zarrfs put`: writes standard input to the flat bytes of an array, without FUSE. All of it is
-//! stored when the verb succeeds.
+//! `zarrfs put`: writes standard input to the flat bytes of an array, or stores a file of another
+//! program as a group or array, without FUSE. All of it is stored when the verb succeeds.
+
+mod file;
 
 use super::cache_options::spill_directory;
 use super::flat::{self, Flat};
@@ -11,8 +13,10 @@ use super::{
 use crate::cache::SpillOptions;
 use crate::fs::Options;
 use clap::Args;
+use file::IngestArgs;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
+use std::path::PathBuf;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext};
 
@@ -28,11 +32,19 @@ pub struct PutArgs {
     /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
     path: StoreLocation,
+    /// Classic netCDF or NPY file to store as a new group or array
+    ///
+    /// A netCDF file becomes a group, a .npy file an array, with everything that they say. Where no
+    /// directory of the path is a store, one is created, as create does.
+    #[arg(value_name = "FILE", conflicts_with = "offset")]
+    file: Option<PathBuf>,
     /// Begin at byte N
     ///
     /// The bytes before it, and those after the end of the input, stay.
     #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
     offset: u64,
+    #[command(flatten)]
+    ingest: IngestArgs,
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
@@ -43,6 +55,9 @@ pub struct PutArgs {
 
 /// Runs the verb.
 pub fn run(args: &PutArgs) -> CommandResult {
+    if let Some(path) = &args.file {
+        return file::run(args, path);
+    }
     let shown = &args.path;
     let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;
     let from = args.offset;
