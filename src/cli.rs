@@ -173,7 +173,7 @@ enum Verb {
     Cat(cat::CatArgs),
     /// Print a header that lets another program open flat bytes
     Header(header::HeaderArgs),
-    /// Overwrite the flat bytes of an array with standard input
+    /// Overwrite an array with standard input, or store a netCDF or NPY file
     Put(put::PutArgs),
     /// Create an array
     Create(Box<create::CreateArgs>),

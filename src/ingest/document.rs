@@ -3,6 +3,8 @@
 //! attribute and the names a field.
 
 use crate::array::hierarchy::{DocumentFormat, ShardShape};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{self, Map, Value, json};
 use zarrfs_format::data_type::{DataType, name_of};
@@ -196,15 +198,10 @@ fn fill_json(dtype: &DType, item: &[u8]) -> Option<Value> {
 
 /// Returns a missing value as xarray's `FillValueCoder` spells it: floats are doubles in base64.
 fn missing_v3(dtype: &DType, item: &[u8]) -> Option<Value> {
-    use base64::Engine;
-    let encode = |bytes: &[u8]| {
-        base64::engine::general_purpose::STANDARD
-            .encode(bytes)
-            .into()
-    };
     match dtype.kind() {
-        DTypeKind::Float => Some(encode(&dtype.float_of(item).to_le_bytes())),
-        DTypeKind::Bytes => Some(encode(item)),
+        DTypeKind::Float => Some(STANDARD.encode(dtype.float_of(item).to_le_bytes()).into()),
+        // xarray reads no such attribute for characters, whose fill value says the same
+        DTypeKind::Bytes => None,
         _ => fill_json(dtype, item),
     }
 }
