@@ -32,6 +32,7 @@ mod pack;
 mod child_process;
 mod progress;
 mod put;
+mod put_file;
 mod remote;
 mod run;
 mod sandbox;
@@ -273,7 +274,10 @@ fn run(words: &[OsString]) -> CommandResult {
         Verb::Check(args) => check::run(&args),
         Verb::Cat(args) => cat::run(&args),
         Verb::Header(args) => header::run(&args),
-        Verb::Put(args) => put::run(&args),
+        Verb::Put(args) => match &args.file {
+            Some(file) => put_file::run(&args, file),
+            None => put::run(&args),
+        },
         Verb::Create(args) => create::run(&args),
         Verb::Migrate(args) => migrate::run(&args),
         Verb::Pack(args) => pack::run(&args),

@@ -42,7 +42,7 @@ pub struct Ingest<'a> {
 }
 
 /// An array whose chunks are being put.
-struct ArrayTask {
+struct IngestTask {
     described: IncomingArray,
     array: Array,
 }
@@ -51,7 +51,7 @@ struct ArrayTask {
 struct Pending {
     /// The number of the next array.
     number: usize,
-    task: Option<Arc<ArrayTask>>,
+    task: Option<Arc<IngestTask>>,
     /// The number of the next object of `task`.
     object: u64,
 }
@@ -148,7 +148,7 @@ impl Ingest<'_> {
         at.child(name)
     }
 
-    fn task(&self, store: &Arc<dyn Store>, at: &Key, number: usize) -> Result<ArrayTask> {
+    fn task(&self, store: &Arc<dyn Store>, at: &Key, number: usize) -> Result<IngestTask> {
         let described = self.incoming.array(number)?;
         let name = described.name.clone();
         let documents = array_documents(&described, self.layout).context(&name)?;
@@ -157,7 +157,7 @@ impl Ingest<'_> {
             .ok_or_else(|| Error::invalid("no array"))?;
         let key = self.key(at, &name)?;
         let array = Array::new(key, metadata, store.clone(), Arc::new(Stats::default()));
-        Ok(ArrayTask {
+        Ok(IngestTask {
             array: array.context(&name)?,
             described,
         })
@@ -178,7 +178,7 @@ impl Ingest<'_> {
         pending: &Mutex<Pending>,
         store: &Arc<dyn Store>,
         at: &Key,
-    ) -> Result<Option<(Arc<ArrayTask>, u64)>> {
+    ) -> Result<Option<(Arc<IngestTask>, u64)>> {
         let mut pending = lock(pending);
         loop {
             if pending.number > self.incoming.count() {
@@ -202,7 +202,7 @@ impl Ingest<'_> {
     /// Puts an object: a chunk, or a shard of chunks.
     fn put_object(
         &self,
-        task: &ArrayTask,
+        task: &IngestTask,
         object: u64,
         buffers: &mut Buffers,
         done: &AtomicU64,
@@ -239,7 +239,7 @@ impl Ingest<'_> {
     }
 
     /// Reads the items of a chunk from the file. Items beyond the array are fill values.
-    fn read_chunk(&self, task: &ArrayTask, chunk: ChunkId, buffers: &mut Buffers) -> Result<()> {
+    fn read_chunk(&self, task: &IngestTask, chunk: ChunkId, buffers: &mut Buffers) -> Result<()> {
         let metadata = task.array.metadata();
         let grid = task.array.grid();
         let indices = grid.indices(chunk);

@@ -54,8 +54,8 @@ impl NewInDirectory<'_> {
             array.first_missing()
         });
         let first = first.transpose().context(shown)?;
-        // the new directory is the store itself or one above it, or the first group or array that is
-        // missing in it
+        // the new directory is the store itself or one above it, or the first group or array that
+        // is missing in it
         let top = store
             .ancestors()
             .take_while(|above| !above.exists())

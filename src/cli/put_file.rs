@@ -5,21 +5,19 @@
 //! or exchanges it with the old one. A bucket has no exchange: there the document of the group is
 //! put last, and the old group is removed first.
 
-use super::PutArgs;
 use crate::array::hierarchy::{DocumentFormat, Hierarchy, ShardShape};
 use crate::cli::cache_options::spill_directory;
-use crate::cli::compressor::{self, CompressorArg};
+use crate::cli::compressor;
 use crate::cli::create::document::NewDocument;
 use crate::cli::create::in_directory::NewInDirectory;
 use crate::cli::create::new_array::NewArray;
 use crate::cli::create::place::{self, NewPlace};
 use crate::cli::create::{hierarchy_of, open, stored_format};
-use crate::cli::migrate::shard_shape;
 use crate::cli::progress::ProgressLine;
+use crate::cli::put::{IngestArgs, PutArgs};
 use crate::cli::unfinished::{StagedOutput, UnfinishedOutput};
-use crate::cli::{CommandFailure, CommandResult, StoreLocation, WriteArgs, words};
+use crate::cli::{CommandFailure, CommandResult, StoreLocation, WriteArgs};
 use crate::ingest::{Ingest, IngestLayout, remove_keys};
-use clap::Args;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::File;
 use std::path::Path;
@@ -31,35 +29,6 @@ use zarrfs_store::{Key, Store};
 
 /// Maximum number of chunks that are put to a server at the same time.
 const CONCURRENT_PUTS: usize = 16;
-
-/// How a file is stored.
-#[derive(Args, Clone)]
-pub struct IngestArgs {
-    /// Set the shape of chunks, or auto [default: auto]
-    ///
-    /// For a FILE, and for arrays of as many dimensions. auto halves the longest dimension until a
-    /// chunk has at most 4 MiB.
-    #[arg(long, value_name = "N,N...", value_parser = shard_shape, requires = "file")]
-    chunks: Option<ShardShape>,
-    /// Put chunks of v3 arrays into shards, or auto
-    ///
-    /// The shape is in items, and for arrays of as many dimensions. auto chooses one for each
-    /// array: whole chunks of up to 64 MiB.
-    #[arg(long, value_name = "N,N...", value_parser = shard_shape, requires = "file")]
-    shards: Option<ShardShape>,
-    /// Compress chunks with this, as create does [default: blosc]
-    #[arg(long, value_name = "CODEC", value_parser = compressor::parse, requires = "file")]
-    compressor: Option<CompressorArg>,
-    /// Make arrays of Zarr v2 or v3
-    ///
-    /// The default is the format of the store, and for a new store 2, or 3 with --shards.
-    #[arg(long, value_name = "FORMAT", hide_possible_values = true, requires = "file",
-        value_parser = words(&[("2", DocumentFormat::V2), ("3", DocumentFormat::V3)]))]
-    zarr_format: Option<DocumentFormat>,
-    /// Replace the group or array if it exists
-    #[arg(long, requires = "file")]
-    force: bool,
-}
 
 /// Runs the verb with a file.
 pub fn run(args: &PutArgs, path: &Path) -> CommandResult {
