@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
-use zarrfs_base::memory::{self, lock};
+use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_base::pool::on_threads;
 use zarrfs_base::spill_file::unnamed_file;
 use zarrfs_base::stats::Stats;
@@ -24,6 +24,9 @@ use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
 use zarrfs_ingest::{Incoming, IncomingArray};
 use zarrfs_store::{EntryKind, Key, Store, StoreExt};
+
+/// Memory in bytes of a chunk in a shard until the shard is put: its place, also in the index.
+const SHARD_ENTRY: usize = 160;
 
 /// A file that is about to be stored.
 pub struct Ingest<'a> {
@@ -213,6 +216,7 @@ impl Ingest<'_> {
             buffers.shard = Some(unnamed_file(self.scratch)?);
         }
         let mut chunks = Vec::new();
+        let mut memory = Grant::default();
         let mut end = 0;
         for chunk in array.object_members(object) {
             self.read_chunk(task, chunk, buffers)?;
@@ -230,6 +234,7 @@ impl Ingest<'_> {
             std::os::unix::fs::FileExt::write_all_at(shard, encoded, end)
                 .map_err(|e| Error::from(e).context(self.scratch.display()))?;
             end = range.end;
+            memory.grow(SHARD_ENTRY)?;
             chunks.push((chunk, range));
         }
         match &buffers.shard {

@@ -439,7 +439,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(3000))]
         /// Whatever a header says, it is refused, or all its items are in the file.
         #[test]
         fn damaged_headers_are_refused_or_describe_the_file(

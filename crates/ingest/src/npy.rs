@@ -305,7 +305,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(3000))]
         /// Any header is refused, or all its items are in the file.
         #[test]
         fn any_header_is_refused_or_describes_the_file(
