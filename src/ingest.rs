@@ -51,7 +51,7 @@ struct IngestTask {
 }
 
 /// The objects that no thread has begun.
-struct Pending {
+struct PendingObjects {
     /// The number of the next array.
     number: usize,
     task: Option<Arc<IngestTask>>,
@@ -61,7 +61,7 @@ struct Pending {
 
 /// The buffers of a thread.
 #[derive(Default)]
-struct Buffers {
+struct IngestBuffers {
     chunk: Vec<u8>,
     scattered: Vec<u8>,
     scratch: Scratch,
@@ -102,7 +102,7 @@ impl Ingest<'_> {
     pub fn store(&self, store: &Arc<dyn Store>, at: &Key) -> Result<()> {
         self.check(store, at)?;
         let needed = self.memory_of_thread(store, at)?;
-        let pending = Mutex::new(Pending {
+        let pending = Mutex::new(PendingObjects {
             number: 0,
             task: None,
             object: 0,
@@ -120,7 +120,7 @@ impl Ingest<'_> {
                     Err(_) => return Ok(()),
                 }
             };
-            let mut buffers = Buffers::default();
+            let mut buffers = IngestBuffers::default();
             while let Some((task, object)) = self.next(&pending, store, at)? {
                 self.put_object(&task, object, &mut buffers, &done)
                     .inspect_err(|_| lock(&pending).number = usize::MAX)?;
@@ -178,7 +178,7 @@ impl Ingest<'_> {
     /// Returns the next object that no thread has begun.
     fn next(
         &self,
-        pending: &Mutex<Pending>,
+        pending: &Mutex<PendingObjects>,
         store: &Arc<dyn Store>,
         at: &Key,
     ) -> Result<Option<(Arc<IngestTask>, u64)>> {
@@ -207,7 +207,7 @@ impl Ingest<'_> {
         &self,
         task: &IngestTask,
         object: u64,
-        buffers: &mut Buffers,
+        buffers: &mut IngestBuffers,
         done: &AtomicU64,
     ) -> Result<()> {
         let array = &task.array;
@@ -244,7 +244,12 @@ impl Ingest<'_> {
     }
 
     /// Reads the items of a chunk from the file. Items beyond the array are fill values.
-    fn read_chunk(&self, task: &IngestTask, chunk: ChunkId, buffers: &mut Buffers) -> Result<()> {
+    fn read_chunk(
+        &self,
+        task: &IngestTask,
+        chunk: ChunkId,
+        buffers: &mut IngestBuffers,
+    ) -> Result<()> {
         let metadata = task.array.metadata();
         let grid = task.array.grid();
         let indices = grid.indices(chunk);
