@@ -8,14 +8,17 @@
 //! -malloc_limit_mb=64 cargo fuzz run references -- -max_total_time=180 -dict=fuzz/json.dict
 //! -max_len=2048 -malloc_limit_mb=64 cargo fuzz run codecs -- -max_total_time=180
 //! -dict=fuzz/json.dict -max_len=2048 -malloc_limit_mb=300 cargo fuzz run icechunk --
-//! -max_total_time=180 -max_len=8192 -malloc_limit_mb=64
+//! -max_total_time=180 -max_len=8192 -malloc_limit_mb=64 cargo fuzz run ingest --
+//! -max_total_time=180 -max_len=4096 -malloc_limit_mb=64
 //!
 //! The codecs target needs its higher malloc limit because liblzma may use up to 256 MiB.
 //! cargo-fuzz needs a nightly toolchain, or RUSTC_BOOTSTRAP=1.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use zarrfs_base::json;
+use zarrfs_base::spill_file::unnamed_file;
 use zarrfs_format::codec::build;
 use zarrfs_format::grid::{ChunkId, Grid};
 use zarrfs_format::metadata::v3::merge::{differs_v3, merged_v3};
@@ -25,6 +28,7 @@ use zarrfs_format::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel,
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_format::shard::{EntryChange, Index, IndexCodec, ShardPiece, Shards};
 use zarrfs_icechunk::IcechunkStore;
+use zarrfs_ingest::Incoming;
 use zarrfs_reference::ReferenceStore;
 
 /// Maximum size in bytes of chunks that are decoded.
@@ -599,5 +603,33 @@ pub fn references(document: &[u8]) {
             "{count} keys in {} bytes",
             document.len()
         );
+    }
+}
+
+/// Reads any bytes as a file of another program that becomes arrays. What is accepted has no more
+/// items than the file has bytes for them, and each item can be read.
+pub fn ingest(bytes: &[u8]) {
+    let file = unnamed_file(&std::env::temp_dir()).unwrap_or_else(|e| panic!("{e}"));
+    file.write_all_at(bytes, 0)
+        .unwrap_or_else(|e| panic!("{e}"));
+    let Ok(incoming) = Incoming::open(&file) else {
+        return;
+    };
+    let mut total = 0;
+    for number in 0..incoming.count() {
+        let array = incoming.array(number).unwrap_or_else(|e| panic!("{e}"));
+        let items: u64 = if array.shape.contains(&0) {
+            0
+        } else {
+            array.shape.iter().product()
+        };
+        total += items * array.place.item as u64;
+        assert!(total <= bytes.len() as u64, "{total} bytes of items");
+        let start = vec![0; array.shape.len()];
+        let mut out = vec![0; items as usize * array.place.item];
+        let shape = &array.shape;
+        let place = &array.place;
+        let read = place.read_box(&file, &start, shape, shape, &mut out, &mut Vec::new());
+        read.unwrap_or_else(|e| panic!("{e}"));
     }
 }

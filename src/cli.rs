@@ -33,6 +33,7 @@ mod pack;
 mod child_process;
 mod progress;
 mod put;
+mod put_file;
 mod remote;
 mod run;
 mod sandbox;
@@ -181,7 +182,7 @@ enum Verb {
     Cat(cat::CatArgs),
     /// Print a header that lets another program open flat bytes
     Header(header::HeaderArgs),
-    /// Overwrite the flat bytes of an array with standard input
+    /// Overwrite an array with standard input, or store a netCDF or NPY file
     Put(put::PutArgs),
     /// Create an array
     Create(Box<create::CreateArgs>),
@@ -282,7 +283,10 @@ fn run(words: &[OsString]) -> CommandResult {
         Verb::Check(args) => check::run(&args),
         Verb::Cat(args) => cat::run(&args),
         Verb::Header(args) => header::run(&args),
-        Verb::Put(args) => put::run(&args),
+        Verb::Put(args) => match &args.file {
+            Some(file) => put_file::run(&args, file),
+            None => put::run(&args),
+        },
         Verb::Create(args) => create::run(&args),
         Verb::Migrate(args) => migrate::run(&args),
         Verb::Pack(args) => pack::run(&args),

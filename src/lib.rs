@@ -11,6 +11,7 @@
 pub mod array; // one array, and the hierarchy of all
 pub mod cache; // decoded chunks within one bound
 pub mod export; // arrays and groups as zarrfs_export reads them
+pub mod ingest; // files of other programs made arrays
 pub mod check; // faults in a store
 pub mod fs; // the file system
 pub mod fuse; // the adapter to FUSE

@@ -1,11 +1,11 @@
 //! `zarrfs create`: creates an array, with the store and the groups above it. Existing arrays and
 //! groups stay as they are.
 
-mod document;
+pub mod document;
 mod document_v3;
-mod in_directory;
-mod new_array;
-mod place;
+pub mod in_directory;
+pub mod new_array;
+pub mod place;
 mod raw;
 
 use super::compressor::{self, CompressorArg};
@@ -19,7 +19,7 @@ use super::{
 use crate::array::hierarchy::{DocumentFormat, Hierarchy};
 use clap::Args;
 use document::NewDocument;
-use in_directory::create_in_directory;
+use in_directory::NewInDirectory;
 use new_array::NewArray;
 use place::NewPlace;
 use raw::Raw;
@@ -180,15 +180,15 @@ fn attributes(text: &str) -> Result<Value, String> {
 pub fn run(args: &CreateArgs) -> CommandResult {
     args.memory.set_bound();
     let asked = args.zarr_format;
-    let (place, key) = place::of(args)?;
+    let (place, key) = place::of(&args.path, &args.store_args(), &args.writing)?;
     let stored = match &place {
         NewPlace::Directory(path) if !path.exists() => None,
         NewPlace::Directory(path) => {
             let path = StoreLocation::Path(path.clone());
             let store = open(&path, &args.store_args(), &args.writing)?;
-            stored_format(&hierarchy_of(&store), &key, args)?
+            stored_format(&hierarchy_of(&store), &key, &args.path)?
         }
-        NewPlace::Server(_, store) => stored_format(&hierarchy_of(store), &key, args)?,
+        NewPlace::Server(_, store) => stored_format(&hierarchy_of(store), &key, &args.path)?,
     };
     if let (Some(stored), Some(asked)) = (stored, asked)
         && stored != asked
@@ -216,7 +216,20 @@ pub fn run(args: &CreateArgs) -> CommandResult {
         }
     };
     match place {
-        NewPlace::Directory(store) => create_in_directory(args, &store, &key, &document, raw),
+        NewPlace::Directory(store) => {
+            let new = NewInDirectory {
+                shown: &args.path,
+                store_args: &args.store_args(),
+                writing: &args.writing,
+                store: &store,
+                key: &key,
+                document: &document,
+            };
+            new.create(|staged, location, writing| {
+                staged.make().context(&args.path)?;
+                raw.map_or(Ok(()), |raw| raw.fill(location, writing, args))
+            })
+        }
         NewPlace::Server(url, store) => create_on_server(args, url, &store, &key, &document, raw),
     }
 }
@@ -289,12 +302,13 @@ fn create_on_server(
     Ok(finished.context(&args.path)?)
 }
 
-fn hierarchy_of(store: &Arc<dyn Store>) -> Hierarchy {
+/// Returns the hierarchy of a store that is written.
+pub fn hierarchy_of(store: &Arc<dyn Store>) -> Hierarchy {
     Hierarchy::new(store.clone(), V1Order::default(), Arc::default())
 }
 
 /// Opens a store for writing.
-fn open(
+pub fn open(
     store: &StoreLocation,
     args: &StoreArgs,
     writing: &WriteArgs,
@@ -305,10 +319,10 @@ fn open(
 }
 
 /// Returns the Zarr format of the nearest group or array at or above `key`; `None` for a new store.
-fn stored_format(
+pub fn stored_format(
     hierarchy: &Hierarchy,
     key: &Key,
-    args: &CreateArgs,
+    shown: &StoreLocation,
 ) -> CommandResult<Option<DocumentFormat>> {
     let mut above = key.clone();
     loop {
@@ -322,7 +336,7 @@ fn stored_format(
                 && hierarchy
                     .store()
                     .stat(&above.join(name))
-                    .context(&args.path)?
+                    .context(shown)?
                     .is_some()
             {
                 return Ok(Some(format));

@@ -45,7 +45,7 @@ pub struct MigrateArgs {
 }
 
 /// Parses a shape of shards.
-fn shard_shape(text: &str) -> Result<ShardShape, String> {
+pub fn shard_shape(text: &str) -> Result<ShardShape, String> {
     if text == "auto" {
         return Ok(ShardShape::Auto);
     }

@@ -1,18 +1,22 @@
 //! `zarrfs put`: writes standard input to the flat bytes of an array, without FUSE. All of it is
-//! stored when the verb succeeds.
+//! stored when the verb succeeds. `put_file` stores a file of another program instead.
 
 use super::cache_options::spill_directory;
+use super::compressor::{self, CompressorArg};
 use super::flat::{self, Flat};
+use super::migrate::shard_shape;
 use super::progress::ProgressLine;
 use super::{
     CommandFailure, CommandResult, MemoryArgs, StoreArgs, StoreLocation, StoreRequest, WriteArgs,
-    size, stdio,
+    size, stdio, words,
 };
+use crate::array::hierarchy::{DocumentFormat, ShardShape};
 use crate::cache::SpillOptions;
 use crate::fs::Options;
 use clap::Args;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};
+use std::path::PathBuf;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext};
 
@@ -27,21 +31,58 @@ const MAX_PENDING: u64 = 8 << 30;
 pub struct PutArgs {
     /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
-    path: StoreLocation,
+    pub path: StoreLocation,
+    /// Classic netCDF or NPY file to store as a new group or array
+    ///
+    /// A netCDF file becomes a group, a .npy file an array, with everything that they say. Where no
+    /// directory of the path is a store, one is created, as create does.
+    #[arg(value_name = "FILE", conflicts_with = "offset")]
+    pub file: Option<PathBuf>,
     /// Begin at byte N
     ///
     /// The bytes before it, and those after the end of the input, stay.
     #[arg(long, value_name = "N", default_value = "0", value_parser = size::parse)]
     offset: u64,
     #[command(flatten)]
-    memory: MemoryArgs,
+    pub ingest: IngestArgs,
     #[command(flatten)]
-    writing: WriteArgs,
+    pub memory: MemoryArgs,
     #[command(flatten)]
-    store_args: StoreArgs,
+    pub writing: WriteArgs,
+    #[command(flatten)]
+    pub store_args: StoreArgs,
 }
 
-/// Runs the verb.
+/// How a file is stored.
+#[derive(Args, Clone)]
+pub struct IngestArgs {
+    /// Set the shape of chunks, or auto [default: auto]
+    ///
+    /// For a FILE, and for arrays of as many dimensions. auto halves the longest dimension until a
+    /// chunk has at most 4 MiB.
+    #[arg(long, value_name = "N,N...", value_parser = shard_shape, requires = "file")]
+    pub chunks: Option<ShardShape>,
+    /// Put chunks of v3 arrays into shards, or auto
+    ///
+    /// The shape is in items, and for arrays of as many dimensions. auto chooses one for each
+    /// array: whole chunks of up to 64 MiB.
+    #[arg(long, value_name = "N,N...", value_parser = shard_shape, requires = "file")]
+    pub shards: Option<ShardShape>,
+    /// Compress chunks with this, as create does [default: blosc]
+    #[arg(long, value_name = "CODEC", value_parser = compressor::parse, requires = "file")]
+    pub compressor: Option<CompressorArg>,
+    /// Make arrays of Zarr v2 or v3
+    ///
+    /// The default is the format of the store, and for a new store 2, or 3 with --shards.
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true, requires = "file",
+        value_parser = words(&[("2", DocumentFormat::V2), ("3", DocumentFormat::V3)]))]
+    pub zarr_format: Option<DocumentFormat>,
+    /// Replace the group or array if it exists
+    #[arg(long, requires = "file")]
+    pub force: bool,
+}
+
+/// Runs the verb with standard input.
 pub fn run(args: &PutArgs) -> CommandResult {
     let shown = &args.path;
     let flat = open(&args.path, &args.memory, &args.writing, &args.store_args)?;

@@ -42,6 +42,11 @@ fn metadata_inputs_pass_the_checks() {
 }
 
 #[test]
+fn files_that_become_arrays_pass_the_checks() {
+    replay("ingest", checks::ingest);
+}
+
+#[test]
 fn references_pass_the_checks() {
     replay("references", checks::references);
 }

@@ -10,6 +10,7 @@ mod header_command;
 mod headers;
 mod icechunk;
 mod images;
+mod ingest;
 mod layout;
 mod opened;
 mod netcdf;

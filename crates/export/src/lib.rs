@@ -11,6 +11,7 @@ use zarrfs_format::metadata::ArrayMetadata;
 mod array_box;
 mod binary;
 mod calendar;
+pub mod classic_format;
 mod composite;
 mod describe;
 mod described;

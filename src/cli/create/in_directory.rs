@@ -2,102 +2,115 @@
 
 use super::document::NewDocument;
 use super::new_array::NewArray;
-use super::raw::Raw;
-use super::{CreateArgs, hierarchy_of, open};
+use super::{hierarchy_of, open};
 use crate::cli::unfinished::{StagedOutput, rename_to_free_name};
-use crate::cli::{CommandResult, StoreLocation, WriteArgs};
+use crate::cli::{CommandResult, StoreArgs, StoreLocation, WriteArgs};
 use std::path::Path;
 use zarrfs_base::error::{Error, ErrorContext};
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY};
 use zarrfs_store::Key;
 
-/// Creates the array, and the store if it is missing, under a hidden name beside its path, and then
-/// renames it.
-pub fn create_in_directory(
-    args: &CreateArgs,
-    store: &Path,
-    key: &Key,
-    document: &NewDocument,
-    raw: Option<Raw>,
-) -> CommandResult {
-    let hierarchy = if store.exists() {
-        let path = StoreLocation::Path(store.to_path_buf());
-        let opened = open(&path, &args.store_args(), &args.writing)?;
-        Some(hierarchy_of(&opened))
-    } else {
-        None
-    };
-    let first = hierarchy.as_ref().map(|hierarchy| {
-        let array = NewArray {
-            hierarchy,
+/// An array or group that is created in a directory.
+pub struct NewInDirectory<'a> {
+    /// Its path, for messages.
+    pub shown: &'a StoreLocation,
+    pub store_args: &'a StoreArgs,
+    pub writing: &'a WriteArgs,
+    /// The store, which may be missing.
+    pub store: &'a Path,
+    pub key: &'a Key,
+    /// The document, and the format of the groups above.
+    pub document: &'a NewDocument,
+}
+
+impl NewInDirectory<'_> {
+    /// Creates the array, and the store if it is missing, under a hidden name beside its path, and
+    /// then renames it. `fill` makes the array where it gets its place in a store, and the location
+    /// of the array.
+    pub fn create(
+        &self,
+        fill: impl FnOnce(NewArray, &StoreLocation, &WriteArgs) -> CommandResult,
+    ) -> CommandResult {
+        let NewInDirectory {
+            store,
             key,
             document,
+            shown,
+            ..
+        } = *self;
+        let hierarchy = if store.exists() {
+            let path = StoreLocation::Path(store.to_path_buf());
+            let opened = open(&path, self.store_args, self.writing)?;
+            Some(hierarchy_of(&opened))
+        } else {
+            None
         };
-        array.first_missing()
-    });
-    let first = first.transpose().context(&args.path)?;
-    // the new directory is the store itself or one above it, or the first group or array that is
-    // missing in it
-    let top = store
-        .ancestors()
-        .take_while(|above| !above.exists())
-        .last()
-        .unwrap_or(store);
-    let made = first
-        .as_ref()
-        .map_or(top.to_path_buf(), |first| store.join(first.as_str()));
-    let below = key
-        .relative_to(&first.clone().unwrap_or_default())
-        .unwrap_or_default();
-    let is_empty_store = first.as_ref().is_some_and(Key::is_root);
-    let beside = if is_empty_store {
-        store
-    } else {
-        made.parent().unwrap_or(store)
-    };
-    let output = StagedOutput::new(beside)?;
-    let new = output.path("new");
-    let staged = new.join(store.strip_prefix(&made).unwrap_or(Path::new("")));
-    std::fs::create_dir_all(&staged)?;
-    // no other program sees these chunks before the array gets its name, so that no locks are
-    // needed
-    let writing = WriteArgs {
-        synchronizer: None,
-        ..args.writing.clone()
-    };
-    let staging = open(
-        &StoreLocation::Path(staged.clone()),
-        &args.store_args(),
-        &writing,
-    )?;
-    let staging = hierarchy_of(&staging);
-    let staged_array = NewArray {
-        hierarchy: &staging,
-        key: &below,
-        document,
-    };
-    staged_array.make().context(&args.path)?;
-    if let Some(raw) = raw {
-        raw.fill(
-            &StoreLocation::Path(staged.join(below.as_str())),
-            &writing,
-            args,
-        )?;
-    }
-    staging.store().sync().context(&args.path)?;
-    let finished = output.finish(|| match (&hierarchy, &first) {
-        _ if is_empty_store => move_into(&new, store),
-        (Some(hierarchy), Some(first)) => {
+        let first = hierarchy.as_ref().map(|hierarchy| {
             let array = NewArray {
                 hierarchy,
                 key,
                 document,
             };
-            move_into_group(array, &new, &made, first)
-        }
-        _ => rename_to_free_name(&new, &made),
-    });
-    Ok(finished.context(&args.path)?)
+            array.first_missing()
+        });
+        let first = first.transpose().context(shown)?;
+        // the new directory is the store itself or one above it, or the first group or array that
+        // is missing in it
+        let top = store
+            .ancestors()
+            .take_while(|above| !above.exists())
+            .last()
+            .unwrap_or(store);
+        let made = first
+            .as_ref()
+            .map_or(top.to_path_buf(), |first| store.join(first.as_str()));
+        let below = key
+            .relative_to(&first.clone().unwrap_or_default())
+            .unwrap_or_default();
+        let is_empty_store = first.as_ref().is_some_and(Key::is_root);
+        let beside = if is_empty_store {
+            store
+        } else {
+            made.parent().unwrap_or(store)
+        };
+        let output = StagedOutput::new(beside)?;
+        let new = output.path("new");
+        let staged = new.join(store.strip_prefix(&made).unwrap_or(Path::new("")));
+        std::fs::create_dir_all(&staged)?;
+        // no other program sees these chunks before the array gets its name, so that no locks are
+        // needed
+        let writing = WriteArgs {
+            synchronizer: None,
+            ..self.writing.clone()
+        };
+        let staging = open(
+            &StoreLocation::Path(staged.clone()),
+            self.store_args,
+            &writing,
+        )?;
+        let staging = hierarchy_of(&staging);
+        let staged_array = NewArray {
+            hierarchy: &staging,
+            key: &below,
+            document,
+        };
+        let location = StoreLocation::Path(staged.join(below.as_str()));
+        fill(staged_array, &location, &writing)?;
+        staging.store().sync().context(shown)?;
+        let finished = output.finish(|| match (&hierarchy, &first) {
+            _ if is_empty_store => move_into(&new, store),
+            (Some(hierarchy), Some(first)) => {
+                let array = NewArray {
+                    hierarchy,
+                    key,
+                    document,
+                };
+                move_into_group(array, &new, &made, first)
+            }
+            _ => rename_to_free_name(&new, &made),
+        });
+        Ok(finished.context(shown)?)
+    }
 }
 
 /// Moves the content of `new` into an empty store. The document that makes the store an array moves

@@ -1,7 +1,7 @@
 //! The place of a new array: its store, which may not exist yet, and its key there.
 
-use super::{CreateArgs, open};
-use crate::cli::{CommandFailure, CommandResult, StoreLocation, location};
+use super::open;
+use crate::cli::{CommandFailure, CommandResult, StoreArgs, StoreLocation, WriteArgs, location};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -61,12 +61,16 @@ fn depth_of_store(mut names: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<
 }
 
 /// Returns the store of the array, and the array's key there.
-pub fn of(args: &CreateArgs) -> CommandResult<(NewPlace, Key)> {
-    match &args.path {
+pub fn of(
+    path: &StoreLocation,
+    args: &StoreArgs,
+    writing: &WriteArgs,
+) -> CommandResult<(NewPlace, Key)> {
+    match path {
         StoreLocation::Path(path) => {
             place_of_path(path).map(|(store, key)| (NewPlace::Directory(store), key))
         }
-        StoreLocation::Url(url) => place_of_url(url, args),
+        StoreLocation::Url(url) => place_of_url(url, args, writing),
         StoreLocation::Memory => Err(CommandFailure::wrong_use(
             "memory: its content ends with the command; mount it instead",
         )),
@@ -75,10 +79,15 @@ pub fn of(args: &CreateArgs) -> CommandResult<(NewPlace, Key)> {
 
 /// Returns the place of an array in a remote store. Without a group above the array, the store is
 /// the first name that ends with .zarr, or else the name above the array.
-fn place_of_url(url: &str, args: &CreateArgs) -> CommandResult<(NewPlace, Key)> {
+fn place_of_url(
+    url: &str,
+    args: &StoreArgs,
+    writing: &WriteArgs,
+) -> CommandResult<(NewPlace, Key)> {
+    let shown = &url;
     location::check_url(url)?;
     if location::leads_into_archive(url) {
-        return Err(archive(&args.path));
+        return Err(archive(shown));
     }
     let parts = location::UrlParts::of(url);
     let names = &parts.names;
@@ -87,11 +96,11 @@ fn place_of_url(url: &str, args: &CreateArgs) -> CommandResult<(NewPlace, Key)> 
         keys.push(below);
         Ok(keys)
     });
-    let keys = keys.map_err(|e| invalid(&args.path, &e))?;
+    let keys = keys.map_err(|e| invalid(shown, &e))?;
     let server = StoreLocation::Url(parts.up_to(0));
-    let store = open(&server, &args.store_args(), &args.writing)?;
+    let store = open(&server, args, writing)?;
     let store = LevelCache::new(store);
-    store.check_writable(&Key::root()).context(&args.path)?;
+    store.check_writable(&Key::root()).context(shown)?;
     let nearest = level_of_store(keys.len(), &|level, name| {
         // a key that can't be read is above the store
         matches!(store.stat(&keys[level].join(name)), Ok(Some(_)))
@@ -103,7 +112,7 @@ fn place_of_url(url: &str, args: &CreateArgs) -> CommandResult<(NewPlace, Key)> 
     let key = names[depth..]
         .iter()
         .try_fold(Key::root(), |key, name| key.child(name))
-        .map_err(|e| invalid(&args.path, &e))?;
+        .map_err(|e| invalid(shown, &e))?;
     let opened = store.at(keys.get(depth).cloned().unwrap_or_default());
     Ok((
         NewPlace::Server(StoreLocation::Url(parts.up_to(depth)), opened),

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::Grant;
-use zarrfs_format::dtype::DTypeKind;
+use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::v3::in_shards::document_in_shards;
 use zarrfs_format::metadata::v3::node::NodeType;
 use zarrfs_format::metadata::{ArrayMetadata, MAX_CONSOLIDATED, V1_ATTRS, V1_META, ZARR_JSON};
@@ -38,6 +38,30 @@ pub enum ShardShape {
     Auto,
     /// The lengths for all arrays of as many dimensions, in items.
     Lengths(Vec<u64>),
+}
+
+impl ShardShape {
+    /// Returns the shape of the shards of a new array with chunks of the shape `chunks`, in items;
+    /// `None` if it gets none.
+    pub fn lengths_for(&self, shape: &[u64], chunks: &[u64], dtype: &DType) -> Option<Vec<u64>> {
+        let lengths = shape.iter().zip(chunks);
+        let counts: Vec<u64> = lengths.map(|(len, chunk)| len.div_ceil(*chunk)).collect();
+        if counts.iter().all(|count| *count < 2) {
+            return None;
+        }
+        match self {
+            ShardShape::Lengths(lengths) => {
+                Some(lengths.clone()).filter(|n| n.len() == shape.len())
+            }
+            ShardShape::Auto if is_opaque(dtype) => None,
+            ShardShape::Auto => {
+                let size = chunks
+                    .iter()
+                    .fold(dtype.size() as u64, |n, len| n.saturating_mul(*len));
+                in_items(&chunks_in_shard(&counts, size), chunks)
+            }
+        }
+    }
 }
 
 /// The counts of a copy into shards.
@@ -358,20 +382,23 @@ fn shard_shape(shape: &ShardShape, array: &Array) -> Result<Option<Vec<u64>>> {
             return Ok(Some(lengths.clone()));
         }
         ShardShape::Lengths(_) => return Ok(None),
-        // zarr-python 3.1 cannot read shards of such items
-        ShardShape::Auto
-            if matches!(
-                metadata.dtype.kind(),
-                DTypeKind::Void | DTypeKind::Struct(_)
-            ) =>
-        {
-            return Ok(None);
-        }
+        ShardShape::Auto if is_opaque(&metadata.dtype) => return Ok(None),
         ShardShape::Auto => chunks_in_shard(counts, array.grid().max_chunk_size() as u64),
     };
-    let lengths = in_shard.iter().zip(&metadata.chunks);
+    Ok(in_items(&in_shard, &metadata.chunks))
+}
+
+/// Returns whether zarr-python 3.1 cannot read shards of such items.
+fn is_opaque(dtype: &DType) -> bool {
+    matches!(dtype.kind(), DTypeKind::Void | DTypeKind::Struct(_))
+}
+
+/// Returns the shape in items of a shard with `in_shard` chunks along each dimension; `None` if it
+/// would hold one chunk.
+fn in_items(in_shard: &[u64], chunks: &[u64]) -> Option<Vec<u64>> {
+    let lengths = in_shard.iter().zip(chunks);
     let lengths: Option<Vec<u64>> = lengths.map(|(n, len)| n.checked_mul(*len)).collect();
-    Ok(lengths.filter(|_| in_shard.iter().any(|n| *n > 1)))
+    lengths.filter(|_| in_shard.iter().any(|n| *n > 1))
 }
 
 /// Returns the number of chunks of `size` bytes in a shard along each dimension. The shortest
