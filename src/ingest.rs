@@ -269,7 +269,8 @@ impl Ingest<'_> {
             }
         }
         let place = &task.described.place;
-        let (out, scattered) = (&mut buffers.chunk, &mut buffers.scattered);
+        let out = &mut buffers.chunk;
+        let scattered = &mut buffers.scattered;
         place
             .read_box(self.file, &start, &counts, lengths, out, scattered)
             .context(&task.described.name)

@@ -96,10 +96,11 @@ fn layout(
     if let (Some(stored), Some(asked)) = (stored, *zarr_format)
         && stored != asked
     {
-        let (asked, stored) = (asked.number(), stored.number());
         let why = format!(
-            "--zarr-format {asked}: {} is in a store of Zarr v{stored}",
-            args.path
+            "--zarr-format {}: {} is in a store of Zarr v{}",
+            asked.number(),
+            args.path,
+            stored.number()
         );
         return Err(CommandFailure::wrong_use(why));
     }
@@ -246,8 +247,10 @@ fn on_server(
         remove_keys(store, key).context(shown)?;
     }
     new.make_above().context(shown)?;
-    let (url, store_args) = (url.clone(), args.store_args.clone());
-    let (writing, made) = (args.writing.clone(), key.clone());
+    let url = url.clone();
+    let store_args = args.store_args.clone();
+    let writing = args.writing.clone();
+    let made = key.clone();
     let unfinished = UnfinishedOutput::new(move || {
         // `store` does not know of the chunks that were stored meanwhile
         if let Ok(opened) = open(&url, &store_args, &writing) {

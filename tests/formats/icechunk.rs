@@ -3,7 +3,8 @@
 //! in the references.
 
 use crate::support::{
-    Mount, announce, copy_tree, errno, failure, listed, names, test_data, text, zarrfs,
+    Mount, announce, copy_tree, env_path, errno, failure, listed, names, run_python, test_data,
+    text, wait_for, zarrfs,
 };
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
@@ -394,6 +395,33 @@ fn read_all(mut file: std::fs::File) -> Vec<u8> {
     let mut all = Vec::new();
     std::io::Read::read_to_end(&mut file, &mut all).unwrap();
     all
+}
+
+/// The files of a layout follow the branch: another snapshot has other days. netCDF4 reads what the
+/// packages have written.
+#[test]
+fn the_files_of_a_layout_are_those_of_the_snapshot() {
+    let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
+        return;
+    };
+    let repository = CopiedRepository::new("v2-xarray", "temperature");
+    let rule = "days/t_{time:%Y-%m-%d}.nc = /temperature";
+    let mount = Mount::new(&repository.path(), &["--layout", rule]);
+    let days = mount.join("days");
+    let read = || {
+        let digest = run_python(&python, "layout.py", &[Path::new("digest"), &days]);
+        digest.trim().to_string()
+    };
+    let names = |count: usize| {
+        let names = (1..=count).map(|day| format!("t_2024-01-0{day}.nc"));
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&days), names(5));
+    assert_eq!(read(), repository.digest());
+    let earlier = repository.move_main();
+    wait_for("the earlier snapshot", || listed(&days) == names(3));
+    assert_eq!(read(), earlier);
+    mount.assert_no_problem();
 }
 
 /// "An open file stays in its snapshot", and so does all that is below an open directory; a path

@@ -2,6 +2,7 @@
 //! makes the archives and the stores, and compares dimensions, values and attributes of the files
 //! by netCDF4, xarray and rasterio; zarr-python reads what was written through them.
 
+use crate::support::servers;
 use crate::support::{
     self, Mount, copy_tree, env_path, listed, run_python, run_zarrfs, test_data, wait_for, zarrfs,
 };
@@ -25,8 +26,12 @@ fn archives() -> Option<(PathBuf, tempfile::TempDir)> {
     Some((python, folder))
 }
 
-fn compare(python: &Path, folder: &Path, store: &Path, (name, rule): (&str, &str)) {
-    let mount = Mount::new(store, &["--layout", rule]);
+fn compare(python: &Path, folder: &Path, store: &Path, layout: (&str, &str)) {
+    let mount = Mount::new(store, &["--layout", layout.1]);
+    compare_mount(python, folder, &mount, layout.0);
+}
+
+fn compare_mount(python: &Path, folder: &Path, mount: &Mount, name: &str) {
     let arguments = [Path::new("compare"), folder, mount.path(), Path::new(name)];
     run_python(python, "layout.py", &arguments);
     mount.assert_no_problem();
@@ -62,6 +67,16 @@ fn files_are_those_of_the_archive() {
             &[Path::new("shard"), &store, &sharded],
         );
         compare(&python, folder, &sharded, ("years", YEARS));
+    }
+    if let Some(server) = servers::moto() {
+        server.upload(&store, "archive/years.zarr");
+        let bucket = server.store("archive/years.zarr");
+        compare_mount(
+            &python,
+            folder,
+            &bucket.mount(&["--layout", YEARS]),
+            "years",
+        );
     }
 }
 

@@ -206,9 +206,9 @@ fn check_places(header: &ClassicHeader, len: u64) -> Result<()> {
 }
 
 fn overlap(one: &Variable, other: &Variable) -> Error {
-    let (one, other) = (&one.name, &other.name);
     Error::invalid(format!(
-        "the values of {one} and {other} overlap in the file"
+        "the values of {} and {} overlap in the file",
+        one.name, other.name
     ))
 }
 

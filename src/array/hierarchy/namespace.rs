@@ -131,9 +131,10 @@ impl Hierarchy {
             Some(StoredNode::Value | StoredNode::Other) => {
                 return Err(Error::system(libc::ENOTDIR).context(key));
             }
+            // a level of chunk keys shows no levels without chunks
             Some(StoredNode::Group) => Hidden {
                 chunk_like: false,
-                levels: false,
+                levels: self.array_above(key)?.is_some(),
             },
             Some(StoredNode::Damaged(_)) => Hidden {
                 chunk_like: false,
@@ -299,14 +300,24 @@ impl Hierarchy {
             Some(node) if node.is_directory() => {}
             Some(_) => return Err(Error::system(libc::ENOTDIR).context(key.parent())),
         }
+        match self.array_above(key)? {
+            Some(array) => {
+                let inside =
+                    format!("{key}: inside the array {array}, which holds no groups or arrays");
+                Err(Error::system(libc::EPERM).context(inside))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the array in which a key lies.
+    fn array_above(&self, key: &Key) -> Result<Option<Key>> {
         for above in self.upwards(&key.parent()) {
             if self.is_array(&above)? {
-                let inside =
-                    format!("{key}: inside the array {above}, which holds no groups or arrays");
-                return Err(Error::system(libc::EPERM).context(inside));
+                return Ok(Some(above));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Returns whether any chunk of the array's grid is, or may be, stored.
