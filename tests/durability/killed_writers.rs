@@ -215,6 +215,8 @@ fn torn(shard: Option<u64>, key: &str, lost: &[[u64; 3]]) {
         .arg(&python)
         .arg(python_script("killed.py"))
         .args(["write", "zarrs", &path, "5", "12"])
+        // a second thread could tear another object
+        .env("RAYON_NUM_THREADS", "1")
         .stdout(Stdio::null())
         .status();
     match status {

@@ -8,6 +8,7 @@ use crate::support::{
 };
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -414,7 +415,7 @@ fn the_files_of_a_layout_are_those_of_the_snapshot() {
     };
     let names = |count: usize| {
         let names = (1..=count).map(|day| format!("t_2024-01-0{day}.nc"));
-        names.collect::<Vec<_>>()
+        names.collect::<BTreeSet<_>>()
     };
     assert_eq!(listed(&days), names(5));
     assert_eq!(read(), repository.digest());
