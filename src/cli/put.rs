@@ -68,7 +68,7 @@ pub struct IngestArgs {
     /// array: whole chunks of up to 64 MiB.
     #[arg(long, value_name = "N,N...", value_parser = shard_shape, requires = "file")]
     pub shards: Option<ShardShape>,
-    /// Compress chunks with this, as create does [default: blosc]
+    /// Compress chunks with this codec [default: blosc]
     #[arg(long, value_name = "CODEC", value_parser = compressor::parse, requires = "file")]
     pub compressor: Option<CompressorArg>,
     /// Make arrays of Zarr v2 or v3
