@@ -108,7 +108,8 @@ fn a_test_that_waits_for_a_stopped_daemon_is_ended() {
     TestArray::with_chunks(store.path().join("a"), &[1000], &[100], json!({}));
     let mut command = Command::new(&daemon);
     command.arg("mount");
-    let mount = Mount::with_command(command, store.path().as_os_str());
+    let mut mount = Mount::with_command(command, store.path().as_os_str());
+    mount.is_killed = true;
     run(
         "kill",
         &["-STOP", &mount.counter("pid").to_string()],

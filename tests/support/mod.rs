@@ -269,6 +269,8 @@ pub struct Mount {
     path: PathBuf,
     /// Whether the test has unmounted it already.
     is_unmounted: bool,
+    /// Whether its processes were killed: a daemon that one of them started before may unmount it.
+    pub is_killed: bool,
 }
 
 impl Mount {
@@ -298,6 +300,7 @@ impl Mount {
             directory: Some(directory),
             path,
             is_unmounted: false,
+            is_killed: false,
         }
     }
 
@@ -402,7 +405,7 @@ impl Drop for Mount {
         if !output.status.success() {
             output = zarrfs(&["umount", "--lazy", path]);
         }
-        let is_unmounted = output.status.success();
+        let is_unmounted = output.status.success() || self.is_killed && !is_mounted(&self.path);
         // deleting the directory would delete the files of the mounted store
         if !is_unmounted && let Some(directory) = self.directory.take() {
             let _ = directory.keep();
