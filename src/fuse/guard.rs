@@ -381,7 +381,10 @@ fn send_places(
         rustix::io::Result::Ok(())
     };
     if let Some(place) = place {
-        add("m", place.name(), place.parent())?;
+        // a guard that asked for it would use the mount, which could then not be unmounted
+        let number = place.number().map(|number| number.to_string());
+        let kind = format!("m{}/", number.unwrap_or_default());
+        add(&kind, place.name(), place.parent())?;
     }
     if let Some(deaths) = deaths {
         add("h", OsStr::new(""), deaths)?;
@@ -422,9 +425,12 @@ impl GuardedMount {
         for (part, above) in parts.zip(files) {
             if part == b"h" {
                 mount.deaths = Some(above);
-            } else if let Some(name) = part.strip_prefix(b"m") {
-                let name = OsString::from_vec(name.to_vec());
-                mount.place = Some(MountPlace::new(above, name));
+            } else if let Some(place) = part.strip_prefix(b"m") {
+                let slash = place.iter().position(|byte| *byte == b'/');
+                let (number, name) = place.split_at(slash.unwrap_or_default());
+                let name = OsString::from_vec(name.get(1..).unwrap_or_default().to_vec());
+                let number = str::from_utf8(number).ok().and_then(|n| n.parse().ok());
+                mount.place = Some(MountPlace::with_number(above, name, number));
             } else {
                 mount
                     .directories

@@ -22,11 +22,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use zarrfs_base::error::{Error, ErrorContext, Result, is_sandboxed};
 use zarrfs_sandbox::PathAccess;
 
-/// Maximum number of searches for a mount whose directories are renamed meanwhile.
+/// Maximum number of searches for a mount whose directories are renamed meanwhile, and of attempts
+/// to unmount.
 const ATTEMPTS: u32 = 10;
+
+/// Time between two attempts to unmount what is in use.
+const MOMENT: Duration = Duration::from_millis(10);
 
 /// The reason why mounting failed.
 #[derive(Debug)]
@@ -617,7 +622,15 @@ pub fn unmount_path(path: &Path, mode: UnmountMode) -> Result<()> {
                 // must be killed
                 let _ = std::fs::write(abort_file(&mount.device), "1");
             }
-            let unmounted = place.unmount(mode.flags());
+            let mut unmounted = place.unmount(mode.flags());
+            // a call on a path holds a mount for a moment
+            for _ in 0..ATTEMPTS {
+                if !matches!(&unmounted, Err(e) if e.errno() == libc::EBUSY) {
+                    break;
+                }
+                std::thread::sleep(MOMENT);
+                unmounted = place.unmount(mode.flags());
+            }
             if mode == UnmountMode::Forced
                 && place.top()?.is_none_or(|top| top.device != mount.device)
             {

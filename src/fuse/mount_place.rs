@@ -203,13 +203,23 @@ impl MountPlace {
 
     /// Returns the place of a name in an open directory.
     pub fn new(parent: OwnedFd, name: OsString) -> Self {
-        let mut place = MountPlace {
-            parent,
-            name,
-            number: None,
-        };
+        let mut place = MountPlace::with_number(parent, name, None);
         place.number = place.number_of_top();
         place
+    }
+
+    /// Returns the place of a mount whose number is known.
+    pub fn with_number(parent: OwnedFd, name: OsString, number: Option<u64>) -> Self {
+        MountPlace {
+            parent,
+            name,
+            number,
+        }
+    }
+
+    /// Returns the number of the mount; `None` before Linux 6.8.
+    pub fn number(&self) -> Option<u64> {
+        self.number
     }
 
     /// Returns the number of the mount on top, which the kernel gives to no other one. It gives the
