@@ -737,10 +737,11 @@ fn chunks_that_wait_for_their_shard_are_reported() {
     writer.write_all_at(&[1; 512], 512).unwrap();
     thread::sleep(Duration::from_millis(50));
     kill(&daemon);
-    assert_eq!(
-        writer.sync_all().unwrap_err().raw_os_error(),
-        Some(libc::EIO)
-    );
+    match writer.sync_all() {
+        Err(e) => assert_eq!(e.raw_os_error(), Some(libc::EIO)),
+        // on a busy machine it was stored before the kill
+        Ok(()) => assert_eq!(fs::read(&data).unwrap()[512..1024], [1; 512]),
+    }
     drop(writer);
     let writer = open_for_writing(&data);
     writer.write_all_at(&[2; 512], 512).unwrap();
