@@ -1,7 +1,7 @@
-//! Stores a file of another program as the group or array that it describes. Chunks are read from
-//! the file, encoded and put by several threads; the documents follow, that of the group last, so
-//! that no reader finds a part of it. This module must not know who asks for it: a verb, or the
-//! close of a file in a mount.
+//! Stores a file of another program as the group or array that it describes. Several threads read
+//! chunks from the file, encode and put them. The documents follow, and the document of the group
+//! comes last, so that no reader finds a part of it. This module must not know who asks for it: a
+//! verb, or the close of a file in a mount.
 
 mod document;
 

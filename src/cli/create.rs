@@ -190,17 +190,7 @@ pub fn run(args: &CreateArgs) -> CommandResult {
         }
         NewPlace::Server(_, store) => stored_format(&hierarchy_of(store), &key, &args.path)?,
     };
-    if let (Some(stored), Some(asked)) = (stored, asked)
-        && stored != asked
-    {
-        let message = format!(
-            "--zarr-format {}: {} is in a store of Zarr v{}",
-            asked.number(),
-            args.path,
-            stored.number()
-        );
-        return Err(CommandFailure::wrong_use(message));
-    }
+    check_format(stored, asked, &args.path)?;
     let document = match stored.or(asked) {
         Some(DocumentFormat::V3) => document_v3::new(args),
         Some(DocumentFormat::V2) | None => NewDocument::v2(args),
@@ -316,6 +306,22 @@ pub fn open(
     let stats = Arc::default();
     let request = StoreRequest::reading(store, args, &stats);
     request.for_writing(writing).open()
+}
+
+/// Checks that the format that a command asks for is the format of the store around `path`.
+pub fn check_format(
+    stored: Option<DocumentFormat>,
+    asked: Option<DocumentFormat>,
+    path: &StoreLocation,
+) -> CommandResult {
+    match (stored, asked) {
+        (Some(stored), Some(asked)) if stored != asked => Err(CommandFailure::wrong_use(format!(
+            "--zarr-format {}: {path} is in a store of Zarr v{}",
+            asked.number(),
+            stored.number()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the Zarr format of the nearest group or array at or above `key`; `None` for a new store.

@@ -12,7 +12,7 @@ use crate::cli::create::document::NewDocument;
 use crate::cli::create::in_directory::NewInDirectory;
 use crate::cli::create::new_array::NewArray;
 use crate::cli::create::place::{self, NewPlace};
-use crate::cli::create::{hierarchy_of, open, stored_format};
+use crate::cli::create::{check_format, hierarchy_of, open, stored_format};
 use crate::cli::progress::ProgressLine;
 use crate::cli::put::{IngestArgs, PutArgs};
 use crate::cli::unfinished::{StagedOutput, UnfinishedOutput};
@@ -93,17 +93,7 @@ fn layout(
     } = &args.ingest;
     // a store that is replaced as a whole may change its format
     let stored = stored.filter(|_| !(key.is_root() && *force));
-    if let (Some(stored), Some(asked)) = (stored, *zarr_format)
-        && stored != asked
-    {
-        let why = format!(
-            "--zarr-format {}: {} is in a store of Zarr v{}",
-            asked.number(),
-            args.path,
-            stored.number()
-        );
-        return Err(CommandFailure::wrong_use(why));
-    }
+    check_format(stored, *zarr_format, &args.path)?;
     let default = if shards.is_some() {
         DocumentFormat::V3
     } else {
@@ -171,7 +161,7 @@ fn in_directory(args: &PutArgs, ingest: &Ingest, store: &Path, key: &Key) -> Com
     })
 }
 
-/// Returns the document of a node as far as the nodes above it depend on it.
+/// Returns the part of a node's document on which the nodes above it depend.
 fn group_of(ingest: &Ingest) -> NewDocument {
     NewDocument {
         text: String::new(),

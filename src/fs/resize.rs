@@ -78,7 +78,7 @@ const CLOSED: u64 = 1 << 63;
 const UNFINISHED_RECORD: u32 = 11;
 
 impl Resizing {
-    /// Creates the state of arrays none of which changes.
+    /// Creates the state before any array changes.
     pub fn new() -> Self {
         Resizing {
             locks: SubtreeLocks::default(),

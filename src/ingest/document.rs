@@ -29,8 +29,8 @@ const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 pub struct IngestLayout {
     /// The Zarr format.
     pub format: DocumentFormat,
-    /// The shape of chunks of arrays with as many dimensions; that of other arrays, and without it
-    /// of all, is chosen.
+    /// The shape of chunks of arrays with as many dimensions. Other arrays, and all arrays if it is
+    /// `None`, get a shape that is chosen.
     pub chunks: Option<Vec<u64>>,
     /// The shape of shards of arrays with as many dimensions, for Zarr v3.
     pub shards: Option<ShardShape>,
@@ -215,8 +215,8 @@ fn chunk_shape(array: &IncomingArray, item: u64, layout: &IngestLayout) -> Vec<u
     }
 }
 
-/// Chooses the shape of chunks: that of the array, of which the longest dimension is halved until
-/// the chunk is small.
+/// Chooses the shape of chunks: begins with the shape of the array, and halves its longest
+/// dimension until the chunk is small.
 fn chosen_chunks(shape: &[u64], item: u64) -> Vec<u64> {
     let mut lengths: Vec<u64> = shape.iter().map(|len| (*len).max(1)).collect();
     loop {

@@ -35,7 +35,7 @@ fn findings(store: &Path, kind: &str) -> BTreeSet<String> {
 }
 
 /// Returns the indices of the chunks that `zarrfs info --json --absent` lists. Checks that no range
-/// overlaps another one, and that items are those of the chunks.
+/// overlaps another one, and that the items are the items of the chunks.
 fn absent(store: &Path) -> BTreeSet<[u64; 3]> {
     let listing = zarrfs_json(&["info", "--json", "--absent"], store);
     let [array] = listing.as_array().unwrap().as_slice() else {

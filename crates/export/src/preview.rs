@@ -260,7 +260,7 @@ fn is_rgb(array: &Described, dimension: usize) -> bool {
         && array.image.as_ref().is_none_or(has_primary_colors)
 }
 
-/// Returns whether the channels of an image have no colors, or those of an RGB image in order.
+/// Returns whether the channels of an image have no colors, or the colors of an RGB image in order.
 fn has_primary_colors(image: &ImageInfo) -> bool {
     let colors = image.channels.iter().take(3).map(|channel| channel.color);
     let mut primaries = [0xff_0000, 0x00_ff00, 0x00_00ff].into_iter();

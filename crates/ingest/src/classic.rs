@@ -16,7 +16,7 @@ use zarrfs_export::classic_format::{
 /// Number of bytes that are read first: more than almost all headers have.
 const FIRST_READ: usize = 64 << 10;
 
-/// Maximum size of a header in bytes, far above that of real ones.
+/// Maximum size of a header in bytes, far above real headers.
 const MAX_HEADER: usize = 16 << 20;
 
 /// Memory of a parsed header in bytes, for each of its bytes: an attribute without name and values

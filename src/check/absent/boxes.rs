@@ -1,5 +1,5 @@
 //! Runs of chunk numbers as boxes of a grid: half-open ranges along each dimension. Boxes that
-//! continue each other are joined as far as memory permits. The module is pure arithmetic: it knows
+//! continue each other are joined while memory permits. The module is pure arithmetic: it knows
 //! neither arrays nor stores.
 
 use std::collections::{BTreeMap, VecDeque};

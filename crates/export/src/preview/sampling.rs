@@ -15,8 +15,8 @@ use zarrfs_base::pool::{on_threads, processors};
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::grid::Grid;
 
-/// Maximum number of chunks that are read, of each color or channel: those of an RGB image are
-/// often in chunks of their own, and would else be a third as fine.
+/// Maximum number of chunks that are read for each color or channel. The colors of an RGB image
+/// often have chunks of their own, and with one maximum for all they would be a third as fine.
 const MAX_CHUNKS: usize = 64;
 
 /// Number of chunks of a remote array that are read at a time: each waits for a server.
@@ -202,8 +202,8 @@ impl SampledPlane<'_> {
         Ok(())
     }
 
-    /// Returns the factor of stored values and the term that is added: those of the attributes,
-    /// except for the bytes of colors.
+    /// Returns the factor of stored values and the term that is added, which the attributes have; 1
+    /// and 0 for the bytes of colors.
     fn scaling(&self) -> [f64; 2] {
         if matches!(self.frame.rule, ColorRule::Rgb { .. }) {
             return [1.0, 0.0];

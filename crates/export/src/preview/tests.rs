@@ -178,7 +178,7 @@ fn at_most_64_chunks_are_read_and_the_nearest_items_shown() {
     assert!((50..=64).contains(&chunks), "{chunks}");
     let samples = plane.read().unwrap();
     assert_eq!(samples.len(), 1200);
-    // each sample is that of a chunk at most five rows away
+    // each sample is of a chunk at most five rows away
     for (number, sample) in samples.iter().enumerate() {
         let [row, column] = [number / 30, number % 30];
         if column < 13 {
