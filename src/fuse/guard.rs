@@ -167,6 +167,14 @@ impl MountGuard {
         })
     }
 
+    /// Waits until the guard takes requests. From then on it has its name, so that a program that
+    /// kills all processes named `zarrfs` leaves it alive, and ends the connection after that.
+    pub fn wait_until_started(&self) -> Result<()> {
+        let socket = self.admit()?;
+        lock(&self.admitted).push(socket);
+        Ok(())
+    }
+
     /// Unmounts the mount, if it is on top at its place.
     pub fn unmount(&self, flags: UnmountFlags) -> Result<()> {
         let request = if flags.contains(UnmountFlags::DETACH) {

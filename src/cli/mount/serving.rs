@@ -101,6 +101,11 @@ impl ServingMount {
 
     /// Calls `ready`, and waits until the mount ends. Stores everything.
     pub fn wait(mut self, ready: impl FnOnce() -> CommandResult) -> CommandResult {
+        if let Some(guard) = self.mountpoint.guard()
+            && let Err(e) = guard.wait_until_started()
+        {
+            log::warn!("{e}; if the daemon is killed, its mount may hang until it is unmounted");
+        }
         let mut started = self.start_timers().and_then(|()| ready());
         if let Some(link) = self.link.as_ref().filter(|_| started.is_ok()) {
             started = link.begin(self.fs.clone(), self.mountpoint.clone());
