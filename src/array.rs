@@ -39,7 +39,7 @@ pub use part::{BlockIndex, OpenedChunk};
 use pipelines::Pipelines;
 pub use ranges::Ranges;
 use sharded::ShardedChunks;
-pub use sharded::{NeighborBytes, Neighbors, ShardUsage};
+pub use sharded::{NeighborBytes, Neighbors, RecordedChunk, ShardUsage};
 pub use stored_keys::{ArrayEntry, Entries, LevelPermissions, is_chunk_like};
 pub use write::MAX_ATTEMPTS;
 

@@ -153,7 +153,7 @@ impl Cache {
     }
 
     /// Begins to count the unstored chunks of an array that is about to have some.
-    fn begin_counting(&self, array: &Array) {
+    pub fn begin_counting(&self, array: &Array) {
         if let Some(counts) = self.unstored_counts.get() {
             let count = || counts.of(array.key().as_str());
             array.freshness().count_unstored(count);

@@ -175,6 +175,11 @@ impl Freshness {
         }
     }
 
+    /// Returns the count that outlives the daemon, if there is one.
+    pub fn unstored_count(&self) -> Option<&SharedCount> {
+        self.unstored.get()
+    }
+
     /// Records that the array begins to hold bytes that are not stored, beside dirty chunks.
     pub fn add_unstored(&self) {
         if let Some(count) = self.unstored.get() {

@@ -13,6 +13,7 @@ mod neighbors;
 mod new_shard;
 mod pending;
 mod put;
+mod recorded;
 mod survey;
 mod versions;
 
@@ -21,6 +22,7 @@ use super::{Array, Opening};
 use lru::LruCache;
 pub use neighbors::{NeighborBytes, Neighbors};
 use pending::{PendingBytes, PendingChunk, PendingChunks, are_too_many};
+pub use recorded::RecordedChunk;
 use std::any::Any;
 use std::collections::HashSet;
 use std::hash::Hash;

@@ -124,6 +124,7 @@ impl ArrayWriter<'_> {
         // flush first, or earlier writes would be lost if this chunk cannot be stored; if the flush
         // loses them, their own files report it
         self.cache.flush_chunk(array, chunk)?;
+        self.cache.begin_counting(array);
         let stored = if array.metadata().has_objects() {
             let why = "another program replaced the array; open the directory again and retry";
             array.lock_chunk(chunk).and_then(|_lock| {

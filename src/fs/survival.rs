@@ -16,6 +16,7 @@ use super::files::{OpenFile, UnstoredBytes};
 use super::tree::{Attributes, Audience, Node};
 use super::write::WriteMode;
 use super::{Change, Fs, KernelPages, OpenedFile};
+use crate::array::RecordedChunk;
 use crate::cache::{FoundBytes, Wait};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -142,6 +143,16 @@ impl Fs {
         let keys = counted.iter().map(|(key, _)| Key::normalize(key));
         let lost: Vec<Key> = keys.flatten().collect();
         self.cache.count_unstored(counts);
+        for (chunk, record) in RecordedChunk::of_records(left) {
+            let array = self.arrays.open(chunk.key());
+            let done = array.and_then(|array| self.cache.hand_over_again(&array, &chunk));
+            if let Err(e) = done {
+                let why = "a chunk was lost when the daemon was killed";
+                let key = chunk.key();
+                self.stats.problem(format!("not stored: {key}: {why}: {e}"));
+            }
+            journal.remove(record.id);
+        }
         let records = OpenRecords {
             journal,
             files: Mutex::default(),

@@ -752,6 +752,78 @@ fn chunks_that_wait_for_their_shard_are_reported() {
     assert!(daemon.unmount().success());
 }
 
+/// "A chunk file of a shard that was closed, removed or renamed is as it was then, although its
+/// shard was not stored." Bytes of `data.raw` may be lost, and are reported.
+#[test]
+fn chunk_files_of_shards_outlive_the_daemon() {
+    const COUNT: usize = 8;
+    const SIZE: usize = 512;
+    let directory = memory_directory();
+    let path = directory.path().join("s.zarr");
+    let args = ["create", text(&path), "--shape", "4096", "--dtype", "u1"];
+    let more = ["--chunks", "512", "--shards", "4096", "--zarr-format", "3"];
+    let created = zarrfs(&[&args[..], &more].concat());
+    assert!(created.status.success(), "{created:?}");
+    let daemon = Daemon::start(&path, &OUTLIVED);
+    if !is_outlived(&daemon) {
+        return;
+    }
+    let chunk = |number: usize| daemon.path().join(number.to_string());
+    let mut random = random(env_number("ZARRFS_SEED", 1));
+    let mut expected: Vec<Option<Vec<u8>>> = vec![None; COUNT];
+    let content = |number| match fs::read(chunk(number)) {
+        Ok(bytes) => Some(bytes),
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::NotFound, "{number}: {e}");
+            None
+        }
+    };
+    for round in 0..40 * env_number("ZARRFS_OUTLIVE_KILLS", 12) / 12 {
+        for _ in 0..1 + random(4) {
+            let [number, other] = [random(COUNT), random(COUNT)];
+            let byte = 1 + (round % 255) as u8;
+            match (random(4), expected[number].is_some()) {
+                (0, true) => {
+                    fs::remove_file(chunk(number)).unwrap();
+                    expected[number] = None;
+                }
+                (1, true) if other != number => {
+                    fs::rename(chunk(number), chunk(other)).unwrap();
+                    expected[other] = expected[number].take();
+                }
+                (2, true) => {
+                    let file = open_for_writing(&chunk(number));
+                    let at = random(SIZE - 9);
+                    file.write_all_at(&[byte; 9], at as u64).unwrap();
+                    close(file).unwrap();
+                    let bytes = expected[number].as_mut().unwrap();
+                    bytes[at..at + 9].fill(byte);
+                }
+                _ => {
+                    fs::write(chunk(number), [byte; SIZE]).unwrap();
+                    expected[number] = Some(vec![byte; SIZE]);
+                }
+            }
+        }
+        kill(&daemon);
+        let found: Vec<_> = (0..COUNT).map(content).collect();
+        assert_eq!(found, expected, "{round}");
+    }
+    let flat: Vec<u8> = expected
+        .iter()
+        .flat_map(|chunk| chunk.clone().unwrap_or_else(|| vec![0; SIZE]))
+        .collect();
+    assert!(daemon.unmount().success());
+    let stored = zarrfs(&["cat", text(&path)]);
+    assert_eq!(stored.stdout, flat);
+    // a removed chunk is not stored as fill values
+    let count = expected.iter().flatten().count();
+    let shown = zarrfs(&["info", "--json", text(&path)]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let initialized = &shown[0]["chunks_initialised"];
+    assert_eq!(initialized, &json!(count), "{shown}");
+}
+
 /// "An overlay, an archive: what is stored differs, and the rule does not."
 #[test]
 fn overlays_and_archives_outlive_their_daemons() {

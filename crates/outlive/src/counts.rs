@@ -66,12 +66,33 @@ impl KeyedCounts {
     }
 }
 
+/// A record that lasts as long as this value.
+pub struct HeldRecord {
+    journal: Arc<Journal>,
+    record: RecordId,
+}
+
+impl Drop for HeldRecord {
+    fn drop(&mut self) {
+        self.journal.remove(self.record);
+    }
+}
+
 impl SharedCount {
     /// Adds one.
     pub fn add(&self) {
         self.journal
             .number(self.record, 0)
             .fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Adds a record of a kind, which is removed when the returned value is dropped, and stays if
+    /// the process is killed. Returns `None` if the journal has no space for it.
+    pub fn hold(&self, kind: u32, numbers: [u64; 2], text: &[u8]) -> Option<HeldRecord> {
+        Some(HeldRecord {
+            record: self.journal.add(kind, numbers, text)?,
+            journal: self.journal.clone(),
+        })
     }
 
     /// Subtracts one.

@@ -12,7 +12,7 @@ mod counts;
 mod names;
 mod slots;
 
-pub use counts::{KeyedCounts, SharedCount};
+pub use counts::{HeldRecord, KeyedCounts, SharedCount};
 pub use names::RecordedNames;
 pub use slots::{Journal, Record, RecordId};
 

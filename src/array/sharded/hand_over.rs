@@ -1,8 +1,8 @@
 //! Hands encoded chunks over to the objects that will hold them, and describes these objects to the
 //! cache. This module stores nothing.
 
-use super::ShardedChunks;
 use super::pending::{PendingBytes, PendingChunk, PendingChunks};
+use super::{ShardedChunks, recorded};
 use crate::array::{Array, Due, Ranges};
 use std::sync::Arc;
 use zarrfs_base::error::Result;
@@ -31,7 +31,9 @@ impl ShardedChunks {
     ) -> Result<Option<Version>> {
         let object = self.outer_shard(array, chunk).number;
         self.pending()
-            .put((object, chunk), bytes, written, base)
+            .put((object, chunk), bytes, written, base, |new| {
+                recorded::record(array, chunk, new)
+            })
             .map_err(|e| e.context(array.stored_key(chunk)))
     }
 }

@@ -13,6 +13,7 @@ use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::{self, Grant, lock};
 use zarrfs_base::spill_file::{SpillFile, SpilledBytes};
 use zarrfs_format::grid::ChunkId;
+use zarrfs_outlive::HeldRecord;
 use zarrfs_store::Version;
 
 /// Maximum bytes of encoded chunks that wait in memory; others wait in a spill file.
@@ -206,6 +207,8 @@ struct PendingObject {
     times: Option<(Instant, Instant)>,
     /// Whether the object could not be stored. It is tried again.
     has_failed: bool,
+    /// The records of the chunks: see `recorded`.
+    records: BTreeMap<ChunkId, HeldRecord>,
 }
 
 impl PendingObject {
@@ -217,6 +220,7 @@ impl PendingObject {
     }
 
     fn remove(&mut self, chunk: ChunkId) {
+        self.records.remove(&chunk);
         if let Some(old) = self.chunks.remove(&chunk) {
             self.partial -= usize::from(old.written.is_some());
         }
@@ -272,8 +276,9 @@ impl PendingChunks {
     }
 
     /// Hands over a chunk, or erases it if there are no bytes. `written` are the bytes that were
-    /// written over the version `base`; `None` if all were. Returns the chunk's new version;
-    /// `None`, without a change, if another version than `base` is pending.
+    /// written over the version `base`; `None` if all were. `record` records the chunk in the
+    /// journal. Returns the chunk's new version; `None`, without a change, if another version than
+    /// `base` is pending.
     ///
     /// # Errors
     ///
@@ -284,6 +289,7 @@ impl PendingChunks {
         bytes: Option<PendingBytes>,
         written: Option<&Ranges>,
         base: Option<Version>,
+        record: impl FnOnce(&PendingChunk) -> Option<HeldRecord>,
     ) -> Result<Option<Version>> {
         let mut objects = lock(&self.objects);
         let known = objects
@@ -308,13 +314,18 @@ impl PendingChunks {
         let new = PendingChunk::new(bytes, written, base)?;
         let found = objects.entry(object).or_default();
         let version = new.version.clone();
+        match record(&new) {
+            Some(record) => drop(found.records.insert(chunk, record)),
+            None => drop(found.records.remove(&chunk)),
+        }
         found.insert(chunk, new);
         let now = Instant::now();
         found.times = Some((found.times.map_or(now, |(first, _)| first), now));
         Ok(Some(version))
     }
 
-    /// Replaces a pending chunk unless it has changed since `old`, or drops it.
+    /// Replaces a pending chunk unless it has changed since `old`, or drops it. A record stays: the
+    /// same bytes were written, over another version of the stored chunk.
     pub fn replace(
         &self,
         object: u64,
@@ -432,13 +443,23 @@ mod tests {
         Some(PendingBytes::in_memory(&[byte; 4]).unwrap())
     }
 
+    fn unrecorded(_: &PendingChunk) -> Option<HeldRecord> {
+        None
+    }
+
     #[test]
     fn written_ranges_add_up_until_the_chunk_is_whole() {
         let pending = PendingChunks::default();
         let at = (3, ChunkId(7));
         let base = Some(Version::Count(9));
         let first = pending
-            .put(at, bytes(1), Some(&Ranges::from(0..1)), base.clone())
+            .put(
+                at,
+                bytes(1),
+                Some(&Ranges::from(0..1)),
+                base.clone(),
+                unrecorded,
+            )
             .unwrap();
         let known = pending.get(3, ChunkId(7)).unwrap();
         assert_eq!(
@@ -447,13 +468,25 @@ mod tests {
         );
         assert!(
             pending
-                .put(at, bytes(2), Some(&Ranges::from(1..2)), base.clone())
+                .put(
+                    at,
+                    bytes(2),
+                    Some(&Ranges::from(1..2)),
+                    base.clone(),
+                    unrecorded
+                )
                 .unwrap()
                 .is_none(),
             "of another version"
         );
         pending
-            .put(at, bytes(2), Some(&Ranges::from(1..2)), first.clone())
+            .put(
+                at,
+                bytes(2),
+                Some(&Ranges::from(1..2)),
+                first.clone(),
+                unrecorded,
+            )
             .unwrap();
         let known = pending.get(3, ChunkId(7)).unwrap();
         assert_eq!(
@@ -461,7 +494,7 @@ mod tests {
             (Some(Ranges::from(0..2)), base)
         );
         assert!(!pending.is_complete(3, 1));
-        pending.put(at, bytes(3), None, None).unwrap();
+        pending.put(at, bytes(3), None, None, unrecorded).unwrap();
         assert!(pending.is_complete(3, 1) && !pending.is_complete(3, 2));
         // a chunk that was handed over later stays
         pending.remove(3, &[(ChunkId(7), known)].into());
@@ -474,10 +507,10 @@ mod tests {
     fn an_erased_chunk_hides_the_stored_one() {
         let pending = PendingChunks::default();
         let at = (0, ChunkId(0));
-        pending.put(at, None, None, None).unwrap();
+        pending.put(at, None, None, None, unrecorded).unwrap();
         // all other bytes are fill values
         pending
-            .put(at, bytes(1), Some(&Ranges::from(0..1)), None)
+            .put(at, bytes(1), Some(&Ranges::from(0..1)), None, unrecorded)
             .unwrap();
         assert!(pending.get(0, ChunkId(0)).unwrap().written.is_none() && pending.is_complete(0, 1));
     }
@@ -493,6 +526,7 @@ mod tests {
                 bytes(1),
                 Some(&vast),
                 Some(Version::Count(1)),
+                unrecorded,
             )
             .unwrap()
             .unwrap();
@@ -506,7 +540,9 @@ mod tests {
     #[test]
     fn objects_are_stored_when_they_are_quiet() {
         let pending = PendingChunks::default();
-        pending.put((5, ChunkId(1)), bytes(1), None, None).unwrap();
+        pending
+            .put((5, ChunkId(1)), bytes(1), None, None, unrecorded)
+            .unwrap();
         let now = Instant::now();
         assert!(pending.quiet(now).is_empty());
         assert_eq!(pending.quiet(now + QUIET), [5]);

@@ -5,7 +5,7 @@
 //! Invariant: an array with pending chunks is in `State::pending`, or one of its chunks is still
 //! dirty. So a flush finds it.
 
-use crate::array::{Array, Due, WriteBack};
+use crate::array::{Array, Due, RecordedChunk, WriteBack};
 use crate::cache::{Cache, State};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -71,8 +71,21 @@ impl Cache {
         }
     }
 
+    /// Hands a chunk of an array over again that a killed daemon has left.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Array::hand_over_again`].
+    pub fn hand_over_again(&self, array: &Arc<Array>, recorded: &RecordedChunk) -> Result<()> {
+        self.begin_counting(array);
+        let done = array.hand_over_again(recorded);
+        self.add_pending(array);
+        done
+    }
+
     /// Erases a chunk from the store and from the cache. Returns whether there was one.
     pub fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
+        self.begin_counting(array);
         let was_written = self.is_dirty(array, chunk);
         // do this without the chunk's lock: it waits for a write-back, which takes that lock
         self.discard_chunk(array, chunk);

@@ -1,0 +1,154 @@
+//! Records of pending chunks in the journal of the mount. A program that closes a chunk file, or
+//! removes it, goes on before the shard is stored, and no open file is left that could report the
+//! loss of the chunk. So a successor of a killed daemon hands the chunk over again. This module
+//! must not know when shards are stored, nor what else a successor does.
+//!
+//! Invariant: a pending chunk has a record from before its request is answered until its object is
+//! stored or another chunk takes its place, unless its bytes wait in a spill file. Of two records
+//! of a chunk, the later one stands for it.
+
+use super::pending::{PendingBytes, PendingChunk};
+use crate::array::{Array, Ranges};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use zarrfs_base::error::{Error, Result};
+use zarrfs_format::grid::ChunkId;
+use zarrfs_outlive::{HeldRecord, Record};
+use zarrfs_store::{Key, Version};
+
+/// The kinds of records: of a chunk that was erased, and of one that was put. The numbers are that
+/// of the chunk and the description of its array. The text is four numbers (that of the pending
+/// version, the length of the key, the count of written ranges, and 1 if stored bytes show
+/// through), the ranges, the key and the encoded bytes.
+const ERASED_RECORD: u32 = 16;
+const PUT_RECORD: u32 = 17;
+
+/// Maximum number of ranges in a record; a chunk with more is not recorded.
+const MAX_RANGES: usize = 256;
+
+/// A pending chunk that a killed daemon has left.
+pub struct RecordedChunk<'a> {
+    order: u64,
+    key: Key,
+    chunk: ChunkId,
+    description: u64,
+    /// `None` if stored bytes don't show through.
+    written: Option<Ranges>,
+    /// The encoded chunk; `None` if it was erased.
+    bytes: Option<&'a [u8]>,
+}
+
+/// Records a chunk that is about to be pending, if the mount outlives its daemon.
+pub(super) fn record(array: &Array, chunk: ChunkId, new: &PendingChunk) -> Option<HeldRecord> {
+    let journal = array.freshness.unstored_count()?;
+    let Version::Pending(order) = new.version else {
+        return None;
+    };
+    let (kind, bytes) = match &new.bytes {
+        None => (ERASED_RECORD, &[][..]),
+        Some(PendingBytes::Memory(held)) => (PUT_RECORD, held.bytes.as_slice()),
+        Some(PendingBytes::Spilled(_)) => return None,
+    };
+    let key = array.key.as_str();
+    let ranges: Vec<_> = new.written.iter().flat_map(Ranges::iter).collect();
+    if ranges.len() > MAX_RANGES {
+        return None;
+    }
+    let shows_through = u64::from(new.written.is_some());
+    let head = [order, key.len() as u64, ranges.len() as u64, shows_through];
+    let numbers = head.into_iter().chain(
+        ranges
+            .iter()
+            .flat_map(|range| [range.start as u64, range.end as u64]),
+    );
+    let mut text: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
+    text.extend(key.as_bytes());
+    text.extend(bytes);
+    journal.hold(kind, [chunk.0, description(array)], &text)
+}
+
+/// Returns a number that differs, in all likelihood, between arrays whose chunks are encoded or
+/// numbered in other ways. The length of the first dimension may change.
+fn description(array: &Array) -> u64 {
+    let meta = &array.metadata;
+    let described = (
+        meta.shape.get(1..),
+        &meta.chunks,
+        &meta.dtype_json,
+        &meta.fill_value,
+        (&meta.compressor, &meta.filters, &meta.shards),
+    );
+    let mut hasher = DefaultHasher::new();
+    format!("{described:?}").hash(&mut hasher);
+    hasher.finish()
+}
+
+impl<'a> RecordedChunk<'a> {
+    /// Returns the pending chunks of records, in the order in which they were handed over.
+    pub fn of_records(records: &'a [Record]) -> Vec<(Self, &'a Record)> {
+        let mut found: Vec<_> = records
+            .iter()
+            .filter_map(|record| Some((Self::of_record(record)?, record)))
+            .collect();
+        found.sort_by_key(|(chunk, _)| chunk.order);
+        found
+    }
+
+    fn of_record(record: &'a Record) -> Option<Self> {
+        if ![ERASED_RECORD, PUT_RECORD].contains(&record.kind) {
+            return None;
+        }
+        let (head, rest) = record.text.split_at_checked(4 * 8)?;
+        let [order, key_length, ranges, shows_through] = numbers(head)[..] else {
+            return None;
+        };
+        let ranges = usize::try_from(ranges).ok()?.min(MAX_RANGES);
+        let (ranges, rest) = rest.split_at_checked(ranges * 16)?;
+        let (key, bytes) = rest.split_at_checked(usize::try_from(key_length).ok()?)?;
+        let [chunk, description] = record.numbers;
+        let written: Ranges = numbers(ranges)
+            .chunks_exact(2)
+            .map(|range| range[0] as usize..range[1] as usize)
+            .collect();
+        Some(RecordedChunk {
+            order,
+            key: Key::normalize(str::from_utf8(key).ok()?).ok()?,
+            chunk: ChunkId(chunk),
+            description,
+            written: (shows_through != 0).then_some(written),
+            bytes: (record.kind == PUT_RECORD).then_some(bytes),
+        })
+    }
+
+    /// Returns the key of the array.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+fn numbers(bytes: &[u8]) -> Vec<u64> {
+    let (numbers, _) = bytes.as_chunks();
+    numbers.iter().copied().map(u64::from_le_bytes).collect()
+}
+
+impl Array {
+    /// Hands a chunk over again that was pending in a daemon that was killed.
+    ///
+    /// # Errors
+    ///
+    /// The array is another one by now, or has no such chunk; ENOMEM.
+    pub fn hand_over_again(&self, recorded: &RecordedChunk) -> Result<()> {
+        let chunk = recorded.chunk;
+        let chunks = self.in_shards().filter(|_| {
+            recorded.description == description(self) && chunk.0 < self.grid.chunk_count()
+        });
+        let Some(chunks) = chunks else {
+            return Err(Error::stale().context("the array was replaced"));
+        };
+        let bytes = recorded.bytes.map(PendingBytes::in_memory).transpose()?;
+        // a version that no chunk has, so that written bytes are laid over the stored chunk
+        let base = recorded.written.as_ref().map(|_| Version::Pending(0));
+        let written = recorded.written.as_ref();
+        chunks.hand_over(self, chunk, bytes, written, base)?;
+        Ok(())
+    }
+}
