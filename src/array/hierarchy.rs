@@ -64,6 +64,7 @@ const UNMARKED_KEPT: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 /// The kinds of records in the journal.
 const UNMARKED_RECORD: u32 = 13;
 const DECODED_RECORD: u32 = 14;
+const CHANGING_RECORD: u32 = 18;
 
 /// Number of names examined to recognize a store that has no `.zgroup` at its root.
 const PROBED_NAMES: usize = 1000;
@@ -286,6 +287,9 @@ pub struct Hierarchy {
     /// Held while documents or nodes at and below a key change, so that nothing else changes them
     /// between the reads and the writes of a change. Protects no data.
     changing: SubtreeLocks,
+    /// The keys of these changes: a daemon may be killed after it has stored a document, and before
+    /// it has stored the consolidated metadata.
+    changing_keys: RecordedNames,
     /// Held while one document is read, changed and written; acquired after `changing`. Changes of
     /// different nodes edit the same `.zmetadata`.
     editing: SubtreeLocks,
@@ -318,6 +322,7 @@ impl Hierarchy {
             holds_stores: false,
             stats,
             changing: SubtreeLocks::default(),
+            changing_keys: RecordedNames::unbounded(),
             editing: SubtreeLocks::default(),
             replacing: Arc::default(),
             arrays,
@@ -329,10 +334,19 @@ impl Hierarchy {
     }
 
     /// Records in `journal` what programs that write nodes have said and done, and takes over what
-    /// a daemon has left there: it decides which documents and chunks such a program finds.
+    /// a daemon has left there: it decides which documents and chunks such a program finds. Also
+    /// completes the changes that it has begun.
     pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
         self.unmarked.outlive(journal, UNMARKED_RECORD, left);
         self.decoded_below_c.outlive(journal, DECODED_RECORD, left);
+        self.changing_keys.outlive(journal, CHANGING_RECORD, left);
+        for (key, _) in self.changing_keys.at_and_below("") {
+            let settled = Key::normalize(&key).and_then(|key| self.settle_change(&key));
+            if let Err(e) = settled {
+                let why = "its consolidated metadata may be outdated";
+                self.stats.problem(format!("{key}: {why}: {e}"));
+            }
+        }
     }
 
     /// Returns the hierarchy of a mount: failures of the store become problems, since the programs

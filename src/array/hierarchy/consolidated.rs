@@ -284,6 +284,22 @@ impl Hierarchy {
         Ok(())
     }
 
+    /// Updates all consolidated metadata with the documents at and below `key`, after a change that
+    /// a killed daemon has begun.
+    pub(super) fn settle_change(&self, key: &Key) -> Result<()> {
+        let _lock = self.lock_for_change(&[key])?;
+        let names: Vec<&str> = DocumentFormat::ALL
+            .iter()
+            .flat_map(|format| format.consolidated_names())
+            .copied()
+            .collect();
+        self.consolidate(key, &names)?;
+        if key.is_root() {
+            return Ok(());
+        }
+        self.consolidate_moved(None, Some(key))
+    }
+
     /// Updates all consolidated metadata above `key` after a rename outside this hierarchy has
     /// moved a group or array to or from `key`.
     ///

@@ -9,6 +9,7 @@ use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_base::memory;
 use zarrfs_format::metadata::v3::node::{self, CONSOLIDATED, NodeType, node_type};
 use zarrfs_format::metadata::{MAX_CONSOLIDATED, MAX_DOCUMENT, ZARR_JSON, ZARRAY, ZATTRS};
+use zarrfs_outlive::RecordedNames;
 use zarrfs_store::{ExclusiveLock, Key, Replaces, StoreExt, Version};
 
 /// Maximum number of attempts to change a document that other processes change too.
@@ -21,6 +22,21 @@ const MAX_NAME: usize = 255;
 /// A function that computes the new text of a document from the old one, which is `None` if there
 /// is none. It returns `None` to leave the document unchanged.
 pub(super) type DocumentChange<'a> = &'a dyn Fn(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
+
+/// The lock of a change of documents or nodes, whose keys are recorded until it is dropped.
+pub(super) struct ChangeLock<'a> {
+    recorded: &'a RecordedNames,
+    keys: Vec<Key>,
+    _lock: ExclusiveLock<'a>,
+}
+
+impl Drop for ChangeLock<'_> {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.recorded.remove(key.as_str());
+        }
+    }
+}
 
 impl Hierarchy {
     /// Stores a document of the group or array at `key` as a user of the mounted tree wrote it. A
@@ -266,7 +282,7 @@ impl Hierarchy {
     /// Locks the documents and nodes at and below `keys` for a change, and drops cached answers
     /// about them, so that the change begins with the current content of the store. Fails if the
     /// store is read-only.
-    pub(super) fn lock_for_change(&self, keys: &[&Key]) -> Result<ExclusiveLock<'_>> {
+    pub(super) fn lock_for_change<'a>(&'a self, keys: &[&Key]) -> Result<ChangeLock<'a>> {
         if !self.store.is_writable() {
             return Err(Error::new(
                 Kind::ReadOnly,
@@ -275,7 +291,14 @@ impl Hierarchy {
         }
         let lock = self.changing.exclusive(keys);
         keys.iter().for_each(|key| self.store.forget(key));
-        Ok(lock)
+        for key in keys {
+            self.changing_keys.put(key.as_str(), 0);
+        }
+        Ok(ChangeLock {
+            recorded: &self.changing_keys,
+            keys: keys.iter().copied().cloned().collect(),
+            _lock: lock,
+        })
     }
 
     /// Checks that there is a group or array at `key`.

@@ -180,3 +180,80 @@ fn removal_and_renaming_are_atomic_for_the_view() {
     );
     assert!(stops > 4, "{stops}");
 }
+
+/// A daemon is killed at any step of a change: its successor completes the consolidated metadata.
+#[test]
+fn consolidated_metadata_follow_a_change_that_a_killed_daemon_has_begun() {
+    const ZARRAY: &str = r#"{"zarr_format":2,"shape":[2],"chunks":[2],"dtype":"|u1","compressor":null,"fill_value":0,
+        "order":"C","filters":null}"#;
+    const V3_ARRAY: &str = r#"{"zarr_format":3,"node_type":"array","shape":[2],"data_type":"uint8","fill_value":0,
+        "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[2]}},"chunk_key_encoding":{"name":"default"},
+        "codecs":[{"name":"bytes"}]}"#;
+    const V3_GROUP: &str = r#"{"zarr_format":3,"node_type":"group"}"#;
+    const V2: &[(&str, &str)] = &[
+        (".zgroup", r#"{"zarr_format":2}"#),
+        ("g/.zgroup", r#"{"zarr_format":2}"#),
+        ("g/a/.zarray", ZARRAY),
+        ("g/a/.zattrs", r#"{"b":1}"#),
+    ];
+    const V3: &[(&str, &str)] = &[
+        ("zarr.json", V3_GROUP),
+        ("g/zarr.json", V3_GROUP),
+        ("g/a/zarr.json", V3_ARRAY),
+    ];
+    type Change = fn(&Hierarchy, MetadataFile) -> Result<()>;
+    let changes: [(&[&str], Change); 5] = [
+        (&["g/a"], |h, file| h.remove_document(&key("g/a"), file)),
+        (&["g/a"], |h, _| {
+            h.set_attribute(&key("g/a"), "b", Some(b"2"))
+        }),
+        (&["g/a"], |h, file| {
+            let text = if file == MetadataFile::Zarr {
+                V3_ARRAY
+            } else {
+                ZARRAY
+            };
+            let text = text.replace(r#""fill_value":0"#, r#""fill_value":1"#);
+            h.put_document(&key("g/a"), file, text.as_bytes())
+        }),
+        (&["g/a", "g/c"], |h, _| h.rename(&key("g/a"), &key("g/c"))),
+        (&["g", "k"], |h, _| h.rename(&key("g"), &key("k"))),
+    ];
+    for (documents, file, consolidated) in [
+        (V2, MetadataFile::Array, ".zmetadata"),
+        (V3, MetadataFile::Zarr, "zarr.json"),
+    ] {
+        for (keys, change) in &changes {
+            let make = || {
+                let (store, h) = hierarchy(documents);
+                h.write_consolidated(&Key::root()).unwrap();
+                store
+            };
+            let store = make();
+            let h = Hierarchy::new(store, V1Order::Zarr1, Arc::default());
+            change(&h, file).unwrap();
+            let memory = zarrfs_outlive::create_memory().unwrap();
+            let open = || {
+                let (journal, left) = zarrfs_outlive::Journal::open(&memory).unwrap();
+                (Arc::new(journal), left)
+            };
+            let killed = |h: &Hierarchy| {
+                let (journal, left) = open();
+                h.changing_keys.outlive(&journal, CHANGING_RECORD, &left);
+                change(h, file).inspect_err(|_| {
+                    // a daemon that is killed removes no record
+                    keys.iter().for_each(|key| h.changing_keys.put(key, 0));
+                })
+            };
+            let stops = at_each_step(make, killed, |store, h| {
+                let (journal, left) = open();
+                h.outlive(&journal, &left);
+                let found = object(store, consolidated);
+                h.write_consolidated(&Key::root()).unwrap();
+                assert_eq!(found, object(store, consolidated), "{keys:?}");
+                assert_eq!(open().1, [], "no record is left");
+            });
+            assert!(stops >= 3, "{keys:?}: {stops}");
+        }
+    }
+}
