@@ -340,6 +340,7 @@ impl Hierarchy {
         self.unmarked.outlive(journal, UNMARKED_RECORD, left);
         self.decoded_below_c.outlive(journal, DECODED_RECORD, left);
         self.changing_keys.outlive(journal, CHANGING_RECORD, left);
+        self.restore_prefixes();
         for (key, _) in self.changing_keys.at_and_below("") {
             let settled = Key::normalize(&key).and_then(|key| self.settle_change(&key));
             if let Err(e) = settled {

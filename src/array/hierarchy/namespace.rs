@@ -5,6 +5,7 @@ use super::array_document::erase_chunks;
 use super::{DocumentFormat, Hierarchy, NodeUse, OWN, REMOVED, StoredNode, is_foreign, is_own};
 use crate::array::{Array, ArrayEntry, is_chunk_like};
 use std::sync::Arc;
+use std::time::Duration;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_format::chunk_key::parse_index;
 use zarrfs_format::metadata::{Separator, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
@@ -26,6 +27,9 @@ struct Hidden {
     /// Levels of chunk keys.
     levels: bool,
 }
+
+/// Time in which an empty directory of a bucket outlives the daemon.
+const EMPTY_KEPT: Duration = Duration::from_secs(60);
 
 /// Why a prefix without a stored document shows no generated one.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,6 +65,27 @@ impl Hierarchy {
         }
         self.check_new_name(key)?;
         self.store.make_prefix(key).context(key)
+    }
+
+    /// Makes the directories again that a program has made, or removed the document of, a moment
+    /// ago: a bucket keeps no empty ones, and the program goes on with a file in them.
+    pub(super) fn restore_prefixes(&self) {
+        if self.store.concurrency() == 1 {
+            return;
+        }
+        let mut names = self.unmarked.at_and_below("");
+        // a directory comes before those in it
+        names.sort_unstable();
+        for (name, _) in names {
+            let age = self.unmarked.get(&name).map(|(_, age)| age);
+            if age.is_some_and(|age| age < EMPTY_KEPT)
+                && let Ok(key) = Key::normalize(&name)
+                && let Err(e) = self.store.make_prefix(&key)
+                && e.errno() != libc::EEXIST
+            {
+                log::debug!("{key}: not made again: {e}");
+            }
+        }
     }
 
     pub(super) fn unmarked(&self, key: &Key) -> Option<Unmarked> {

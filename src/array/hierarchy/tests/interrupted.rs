@@ -257,3 +257,26 @@ fn consolidated_metadata_follow_a_change_that_a_killed_daemon_has_begun() {
         }
     }
 }
+
+/// A bucket keeps no empty directories, so that a successor makes them again.
+#[test]
+fn directories_in_a_bucket_outlive_the_daemon_that_made_them() {
+    let memory = zarrfs_outlive::create_memory().unwrap();
+    let remote = |make: &dyn Fn(Arc<MemoryStore>) -> Arc<dyn Store>| {
+        let (store, _) = hierarchy(&[(".zgroup", r#"{"zarr_format":2}"#)]);
+        let h = Hierarchy::new(make(store.clone()), V1Order::Zarr1, Arc::default());
+        let (journal, left) = zarrfs_outlive::Journal::open(&memory).unwrap();
+        h.outlive(&Arc::new(journal), &left);
+        (store, h)
+    };
+    let bucket =
+        |store: Arc<MemoryStore>| -> Arc<dyn Store> { Arc::new(FaultyStore::remote(store)) };
+    let (_, h) = remote(&bucket);
+    h.make_directory(&key("g")).unwrap();
+    h.make_directory(&key("g/h")).unwrap();
+    h.make_directory(&key("k")).unwrap();
+    h.remove_node(&key("k")).unwrap();
+    assert_eq!(everything(&remote(&bucket).0), [".zgroup", "g/", "g/h/"]);
+    // a directory on a disk that is gone was removed by another program
+    assert_eq!(everything(&remote(&|store| store).0), [".zgroup"]);
+}
