@@ -199,7 +199,8 @@ impl Earlier {
         match self {
             Earlier::Nothing | Earlier::Failed(_) => false,
             Earlier::Done => true,
-            Earlier::Begun(at) => changed + difference >= at,
+            // a directory of a bucket has no time
+            Earlier::Begun(at) => changed == SystemTime::UNIX_EPOCH || changed + difference >= at,
         }
     }
 }
@@ -234,6 +235,7 @@ mod tests {
             (Earlier::Nothing, at, Err(libc::EEXIST)),
             (Earlier::Begun(at), at, Ok("found")),
             (Earlier::Begun(at), older, Err(libc::EEXIST)),
+            (Earlier::Begun(at), SystemTime::UNIX_EPOCH, Ok("found")),
             (Earlier::Done, older, Ok("found")),
             (Earlier::Failed(libc::ENOSPC), at, Err(libc::ENOSPC)),
         ] {
