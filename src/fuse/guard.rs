@@ -62,13 +62,16 @@ enum GuardRequest {
     Serve,
     /// Returns a socket that takes [`DirectoryCall`]s.
     Admit,
+    /// Says that the guard takes requests.
+    Greet,
 }
 
-const REQUESTS: [GuardRequest; 4] = [
+const REQUESTS: [GuardRequest; 5] = [
     GuardRequest::Unmount,
     GuardRequest::Detach,
     GuardRequest::Serve,
     GuardRequest::Admit,
+    GuardRequest::Greet,
 ];
 
 /// Sends an answer to a request: an errno and a message, or 0 and the result.
@@ -170,9 +173,7 @@ impl MountGuard {
     /// Waits until the guard takes requests. From then on it has its name, so that a program that
     /// kills all processes named `zarrfs` leaves it alive, and ends the connection after that.
     pub fn wait_until_started(&self) -> Result<()> {
-        let socket = self.admit()?;
-        lock(&self.admitted).push(socket);
-        Ok(())
+        self.ask(&[GuardRequest::Greet as u8], CALL_LIMIT).map(drop)
     }
 
     /// Unmounts the mount, if it is on top at its place.
@@ -463,6 +464,7 @@ impl GuardedMount {
                 serve(name, parts.next().unwrap_or_default())
             }
             GuardRequest::Admit => self.admit().map(Answer::of_file),
+            GuardRequest::Greet => Ok(Answer::default()),
         }
     }
 
