@@ -35,12 +35,12 @@ pub struct MountIngestArgs {
 #[derive(Clone, Debug)]
 struct Formats(Vec<FileFormat>);
 
-/// What the words of `--ingest-options` say.
+/// The values that the words of `--ingest-options` give.
 #[derive(Clone, Debug, Default)]
 struct LayoutWords {
     chunks: Option<Vec<u64>>,
     shards: Option<ShardShape>,
-    /// `None` if no word says it.
+    /// `None` without such a word.
     compressor: Option<Option<CodecConfig>>,
 }
 
@@ -80,8 +80,8 @@ fn parse_layout(text: &str) -> Result<LayoutWords, String> {
 }
 
 impl MountIngestArgs {
-    /// Returns what the mount makes of files; `None` without the option. Chunks that hold only the
-    /// fill value are not stored if `drops_empty`.
+    /// Returns the rules by which the mount ingests files; `None` without the option. Chunks that
+    /// hold only the fill value are not stored if `drops_empty`.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@
 //! * **A file is a draft, in an unnamed file, from its creation or truncation on. A close makes it
 //!   the node of its name as a whole**: the node is made under a hidden name, and then takes the
 //!   name, or exchanges it with the node before. A store without renames gets the document of a
-//!   group last. What is not a draft is the container of the node (`tree/ingested.rs`).
+//!   group last. A file without a draft shows the container of the node (`tree/ingested.rs`).
 //! * **Bytes that cannot become a node are not lost**: the last close puts them beside the file, as
 //!   [`REFUSED`], and nothing else has changed.
 //!
@@ -25,7 +25,7 @@ use zarrfs_base::spill_file::unnamed_file;
 use zarrfs_ingest::{FileFormat, Incoming};
 use zarrfs_store::{Key, Permissions, Replaces, StoreExt, ValuePiece};
 
-/// What the names of files end with that could not become a node.
+/// The end of the names under which the bytes of files are kept that could not become a node.
 const REFUSED: &str = ".refused";
 
 impl Fs {
@@ -35,11 +35,9 @@ impl Fs {
         path: &Key,
         permissions: Option<Permissions>,
     ) -> Result<Option<(Attributes, NewFile)>> {
-        let Some((key, _)) = self.tree.ingest_target(path) else {
-            return Ok(None);
-        };
-        if !self.takes_ingested(path, &key)? {
-            return Ok(None);
+        match self.tree.ingest_target(path) {
+            Some((key, _)) if self.takes_ingested(path, &key)? => {}
+            _ => return Ok(None),
         }
         self.store().check_writable(&path.parent()).context(path)?;
         let draft = self.begin_draft(path, permissions)?;

@@ -35,9 +35,11 @@ impl BegunDrafts {
     fn keep(&self, draft: Arc<Draft>) -> Option<Arc<Draft>> {
         let mut drafts = lock(&self.drafts);
         drafts.push_back(draft);
-        (drafts.len() > MAX_BEGUN)
-            .then(|| drafts.pop_front())
-            .flatten()
+        if drafts.len() > MAX_BEGUN {
+            drafts.pop_front()
+        } else {
+            None
+        }
     }
 
     fn remove(&self, draft: &Arc<Draft>) {
@@ -135,8 +137,8 @@ impl IngestedFile {
         Ok(draft)
     }
 
-    /// Writes to the container in place. What that refuses, since it describes other arrays, begins
-    /// a draft.
+    /// Writes to the container in place. A write that the container refuses, since it describes
+    /// other arrays, begins a draft.
     fn write_shown(
         &self,
         fs: &Change,

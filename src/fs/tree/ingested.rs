@@ -81,7 +81,7 @@ impl Tree {
         })
     }
 
-    /// Returns what the mount makes of files.
+    /// Returns the rules by which the mount ingests files; `None` if it does not.
     pub fn ingest_rules(&self) -> Option<&IngestRules> {
         self.ingest.as_deref()
     }
