@@ -218,6 +218,9 @@ def shown(directory, mount):
             for variable, (dimensions, expected, its) in content.items():
                 same(expected, found[variable][...], f"{name}: {variable}")
                 assert found[variable].dimensions == dimensions, f"{name}: {variable}"
+                if expected.dtype == "S1":
+                    # the fill value of characters is not shown as one that stands for missing values
+                    its.pop("_FillValue", None)
                 assert_attributes(its, found[variable], f"{name}: {variable}")
         count += 1
     print(count)
