@@ -15,6 +15,7 @@ mod header;
 mod header_options;
 mod idle;
 mod info;
+mod ingest_options;
 mod leftovers;
 mod location;
 mod logger;

@@ -29,6 +29,7 @@ mod early_files;
 mod encoded_values;
 mod files;
 mod flush;
+mod ingest;
 mod lost_names;
 mod metrics;
 mod modes;
@@ -59,6 +60,7 @@ pub use files::Seek;
 use files::chunk::created::CreatedChunks;
 pub use files::control::Facts;
 use files::draft::Drafts;
+use files::ingested::BegunDrafts;
 use files::plain::PlainFile;
 use files::{Handles, LoadedBlocks, NewFile, OpenFile, OpenedTexts};
 use lost_names::LostNames;
@@ -162,6 +164,7 @@ pub struct Fs {
     opened_texts: Arc<OpenedTexts>,
     loaded_blocks: Arc<LoadedBlocks>,
     drafts: Drafts,
+    begun: BegunDrafts,
     created_chunks: CreatedChunks,
     truncations: Truncations,
     syncs: Syncs,
@@ -211,6 +214,7 @@ impl Fs {
             unsent_stale_pages: Mutex::default(),
             waiting: WaitingWrites::default(),
             drafts: Drafts::default(),
+            begun: BegunDrafts::default(),
             created_chunks: CreatedChunks::default(),
             truncations: Truncations::default(),
             syncs: Syncs::new(cache.clone(), stats.clone()),
@@ -402,6 +406,7 @@ impl Fs {
             Node::ViewFile(key, view, ViewedFile::Flat) => {
                 OpenView::open(self, inode, &node, (key, view), for_writing)?
             }
+            Node::Ingested(path) => self.open_ingested(inode, path, for_writing, direct)?,
             _ if node.is_composite() => {
                 let (file, pages) = CompositeFile::open(self, inode, &node, for_writing, direct)?;
                 NewFile::new(Arc::new(file), pages)

@@ -2,13 +2,18 @@
 //! chunks from the file, encode and put them. The documents follow, and the document of the group
 //! comes last, so that no reader finds a part of it. This module must not know who asks for it: a
 //! verb, or the close of a file in a mount.
+//!
+//! Invariant: **the node that was a file, and no other, has a mark** in its attributes, by which a
+//! mount with `--ingest` knows it ([`is_ingested`]).
 
 mod document;
+mod staged;
 
-pub use document::IngestLayout;
+pub use document::{IngestLayout, is_ingested, unlimited_dimension};
+pub use staged::StagedNode;
 
 use crate::array::{Array, Scratch};
-use document::{NodeDocuments, array_documents, group_documents};
+use document::{NodeDocuments, array_documents, group_documents, mark};
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
@@ -130,7 +135,7 @@ impl Ingest<'_> {
             Ok(())
         })?;
         for number in 0..self.incoming.count() {
-            let described = self.incoming.array(number)?;
+            let described = self.described(number)?;
             let key = self.key(at, &described.name)?;
             put_documents(store, &key, &array_documents(&described, self.layout)?)?;
         }
@@ -151,8 +156,17 @@ impl Ingest<'_> {
         at.child(name)
     }
 
+    /// Describes an array. One that is the whole file gets the mark.
+    fn described(&self, number: usize) -> Result<IncomingArray> {
+        let mut described = self.incoming.array(number)?;
+        if !self.incoming.is_group() {
+            mark(&mut described.attributes, None);
+        }
+        Ok(described)
+    }
+
     fn task(&self, store: &Arc<dyn Store>, at: &Key, number: usize) -> Result<IngestTask> {
-        let described = self.incoming.array(number)?;
+        let described = self.described(number)?;
         let name = described.name.clone();
         let documents = array_documents(&described, self.layout).context(&name)?;
         let metadata = documents

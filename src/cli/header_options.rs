@@ -123,6 +123,7 @@ impl FormatArgs {
     pub fn options(&self) -> NetcdfOptions {
         NetcdfOptions {
             record: self.record.clone(),
+            ..NetcdfOptions::default()
         }
     }
 

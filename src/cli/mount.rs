@@ -17,6 +17,7 @@ pub use plan::MountPlan;
 
 use super::compressor::{self, CompressorArg};
 use super::header_options::HeadersArgs;
+use super::ingest_options::MountIngestArgs;
 use super::logger::LogArgs;
 use super::sandbox::SandboxArgs;
 use super::stats::listen::{self, ListenAddress};
@@ -182,6 +183,8 @@ pub struct ServedArgs {
     resize: bool,
     #[command(flatten)]
     writing: WriteArgs,
+    #[command(flatten)]
+    ingest: MountIngestArgs,
     #[command(flatten)]
     headers: HeadersArgs,
     #[command(flatten)]

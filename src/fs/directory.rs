@@ -2,7 +2,9 @@
 //! seeks back.
 
 use super::Fs;
-use crate::fs::tree::{Attributes, DirectoryKind, ListedNode, Name, NameStream, Node, ROOT_INODE};
+use crate::fs::tree::{
+    Attributes, DirectoryKind, ListedNode, Name, NameStream, Node, ROOT_INODE, Tree,
+};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use zarrfs_base::error::{Error, Result};
@@ -158,7 +160,7 @@ impl Fs {
         let mut any = false;
         let mut last = None;
         loop {
-            let names = stream.next_batch(&directory, any)?;
+            let names = stream.next_batch(&self.tree, &directory, any)?;
             if names.is_empty() {
                 self.record_position(handle, &stream, last);
                 return Ok(());
@@ -262,14 +264,19 @@ impl DirectoryStream {
     /// Takes the next names to be looked up together; `.` and `..` come alone. If the reply has
     /// names already (`any`) the batch ends before a name whose attributes take long, and an error
     /// waits for the next reply.
-    fn next_batch(&mut self, directory: &DirectoryKind, any: bool) -> Result<Vec<Name>> {
+    fn next_batch(
+        &mut self,
+        tree: &Tree,
+        directory: &DirectoryKind,
+        any: bool,
+    ) -> Result<Vec<Name>> {
         let mut names = Vec::new();
         while names.len() < BATCH {
             let position = self.position + names.len() as u64;
             let any = any || !names.is_empty();
             match self.next_at(position) {
                 Ok(None) => break,
-                Ok(Some(name)) if any && directory.is_costly(&name.name) => {
+                Ok(Some(name)) if any && tree.is_costly(directory, &name.name) => {
                     self.pending.push_front(Ok(name));
                     break;
                 }

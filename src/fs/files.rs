@@ -7,6 +7,7 @@ pub mod control;
 pub mod document;
 pub mod draft;
 pub mod flat;
+pub mod ingested;
 mod items;
 mod opened_text;
 pub mod plain;
@@ -23,6 +24,7 @@ use composite::CompositeFile;
 pub use composite::blocks::LoadedBlocks;
 use flat::FlatFile;
 pub use flat::holes::Seek;
+use ingested::IngestedFile;
 pub(in crate::fs) use opened_text::OpenedTexts;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -184,6 +186,11 @@ pub trait OpenFile: Send + Sync {
 
     /// Returns the file if it is a header or container.
     fn as_composite(&self) -> Option<&CompositeFile> {
+        None
+    }
+
+    /// Returns the file if it is or becomes a group or array.
+    fn as_ingested(&self) -> Option<&IngestedFile> {
         None
     }
 

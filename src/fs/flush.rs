@@ -72,6 +72,10 @@ impl Change<'_> {
                 })
             }
             Node::Value(key) => self.store_value(key, &content.text),
+            Node::Ingested(path) => match &content.text {
+                DraftBytes::File(file) => self.store_ingested(path, file),
+                DraftBytes::Memory { .. } => Ok(()),
+            },
             _ => Ok(()),
         };
         content.changed = stored.is_err();

@@ -109,6 +109,11 @@ impl Fs {
             Some(key) => self.set_next_mode(&key, mode)?,
             None => None,
         };
+        if let Target::Plain(path) = &target
+            && let Some(created) = self.create_ingested(path, permissions)?
+        {
+            return Ok(created);
+        }
         match target {
             Target::Document(key, file) => {
                 self.create_draft(Node::Metadata(key, file), permissions, MAX_DOCUMENT)
@@ -440,7 +445,7 @@ impl Change<'_> {
         let (parent, name) = self.place(parent, name)?;
         let found = self.find(&parent, &name)?;
         let (node, _) = found.ok_or_else(|| Error::not_found("no such file"))?;
-        if node.is_generated() {
+        if node.is_generated() && !matches!(node, Node::Ingested(_)) {
             self.absent.unlinked.add(&node.path());
         }
         self.record_unlinking(self.tree.inode(&node));
@@ -453,6 +458,11 @@ impl Change<'_> {
     pub(super) fn remove(&self, node: &Node) -> Result<()> {
         let was_draft = self.drafts.forget(&node.path()) | self.created_chunks.forget(&node.path());
         let was_stored = match node {
+            Node::Ingested(path) => {
+                let removed = self.remove_ingested(path)?;
+                self.tree.removed(node);
+                removed
+            }
             _ if node.is_generated() => return Ok(()),
             Node::Chunk(key, name) => {
                 let (array, chunk) = self.tree.stored_chunk(key, name)?;
@@ -515,6 +525,11 @@ impl Change<'_> {
     }
 
     fn set_size_of(&self, inode: u64, node: &Node, size: u64, handle: Option<u64>) -> Result<()> {
+        if let Node::Ingested(path) = node
+            && self.resize_ingested(path, size, handle)?
+        {
+            return Ok(());
+        }
         if self.tree.has_fixed_size(node)? {
             return self.truncate_file(inode, node, size, handle);
         }

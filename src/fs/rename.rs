@@ -57,6 +57,12 @@ impl Change<'_> {
             Some(node) if *node == source => return Ok(()),
             _ => {}
         }
+        if self.rename_ingested(&source, there.as_ref(), (&to_directory, &to))? {
+            return match source.value() {
+                Some(_) => MovedNode::new(self, &source).forget_moved(),
+                None => Ok(()),
+            };
+        }
         let source = MovedNode::new(self, &source);
         match &there {
             Some(node) => self.losing(node, || source.to(there.as_ref(), &to_directory, &to)),

@@ -300,6 +300,7 @@ impl Fs {
     ///
     /// The error of [`Fs::sync_all`].
     pub fn sync_at_end(&self) -> Result<()> {
+        self.change().end_begun();
         let mut limited = self.syncs.limited().map(|(limit, fs)| {
             let patience = Patience::new(limit + MARGIN, self.syncs.progress(), Instant::now());
             (patience, limit, fs)

@@ -26,6 +26,7 @@ mod access;
 mod attributes;
 mod early;
 mod headers;
+mod ingested;
 mod layout;
 mod levels;
 mod live;
@@ -42,6 +43,7 @@ mod xattr;
 pub use access::Audience;
 pub use attributes::Attributes;
 pub use headers::Headers;
+pub use ingested::IngestRules;
 pub use levels::{EncodedValue, is_partial};
 pub use lookup::{DirectoryKind, ListedNode};
 pub use names::{Name, NameStream};
@@ -111,6 +113,7 @@ pub struct Tree {
     headers: Headers,
     views: Views,
     layout: MountLayout,
+    ingest: Option<Arc<IngestRules>>,
     known_headers: Arc<KnownHeaders>,
     consolidated: Arc<KnownConsolidated>,
     /// Files that were written before what they are made of.
@@ -135,6 +138,7 @@ impl Tree {
             headers: Headers::default(),
             views: Views::default(),
             layout: MountLayout::default(),
+            ingest: None,
             known_headers,
             consolidated,
             early: EarlyFiles::new(),

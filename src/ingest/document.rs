@@ -24,6 +24,39 @@ const CHUNK_SIZE: u64 = 4 << 20;
 /// xarray's attribute for the names of dimensions in Zarr v2.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
+/// The attribute in which netCDF-C says what has made a file. xarray, netCDF-C and the containers
+/// of a mount show it nowhere, so that it marks a node without a change of what programs see.
+const MAKER: &str = "_NCProperties";
+
+/// The start of the mark, up to the version of zarrfs, and what the name of the unlimited dimension
+/// follows, if there is one.
+const MARK: &str = "version=2,zarrfs-ingest=";
+const RECORD: &str = ",unlimited=";
+
+/// Marks the attributes of a node as those of a file with this unlimited dimension.
+pub fn mark(attributes: &mut Map<String, Value>, record: Option<&str>) {
+    let record = record.map(|name| format!("{RECORD}{name}"));
+    let text = format!(
+        "{MARK}{}{}",
+        env!("CARGO_PKG_VERSION"),
+        record.unwrap_or_default()
+    );
+    attributes.insert(MAKER.to_string(), text.into());
+}
+
+/// Returns whether attributes are those of a node that was a file.
+pub fn is_ingested(attributes: &Map<String, Value>) -> bool {
+    let made = attributes.get(MAKER).and_then(Value::as_str);
+    made.is_some_and(|made| made.starts_with(MARK))
+}
+
+/// Returns the name of the unlimited dimension that the mark of a group states.
+pub fn unlimited_dimension(attributes: &Map<String, Value>) -> Option<&str> {
+    let made = attributes.get(MAKER).and_then(Value::as_str)?;
+    let (_, name) = made.strip_prefix(MARK)?.split_once(RECORD)?;
+    Some(name)
+}
+
 /// How arrays are stored.
 #[derive(Clone, Debug)]
 pub struct IngestLayout {
@@ -54,7 +87,9 @@ pub struct NodeDocuments {
 ///
 /// The layout has shards, and the format has none.
 pub fn group_documents(incoming: &Incoming, layout: &IngestLayout) -> Result<NodeDocuments> {
-    let attributes = Value::Object(incoming.attributes());
+    let mut attributes = incoming.attributes();
+    mark(&mut attributes, incoming.record());
+    let attributes = Value::Object(attributes);
     let texts = match layout.format {
         DocumentFormat::V2 if layout.shards.is_some() => {
             return Err(Error::invalid("Zarr v2 has no shards"));

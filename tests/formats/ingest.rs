@@ -72,7 +72,7 @@ fn files_become_arrays_of_every_format() {
 
 /// Returns the bytes of a classic file with one variable `name` of three bytes that begin at
 /// `begin`.
-fn classic(name: &str, begin: u32) -> Vec<u8> {
+pub fn classic(name: &str, begin: u32) -> Vec<u8> {
     let mut bytes = b"CDF\x01".to_vec();
     let mut word = |n: u32| bytes.extend(n.to_be_bytes());
     // no record; the dimension x of length 3; no attribute; a variable
@@ -294,7 +294,7 @@ fn a_group_in_a_bucket_is_that_of_a_directory() {
 
 /// Returns the bytes of a classic file with variables `LETTER0`, `LETTER1` and so on, of three
 /// bytes each.
-fn many(letter: &str, count: u32) -> Vec<u8> {
+pub fn many(letter: &str, count: u32) -> Vec<u8> {
     let mut bytes = b"CDF\x01".to_vec();
     let words = [0, 10, 1, 1, 0x7800_0000, 3, 0, 0, 11, count];
     bytes.extend(words.iter().flat_map(|n: &u32| n.to_be_bytes()));

@@ -51,6 +51,9 @@ const MAX_MAPPINGS: usize = 64;
 pub struct NetcdfOptions {
     /// The name of the dimension that is the record dimension of groups that have it.
     pub record: Option<String>,
+    /// Whether the items of all arrays of single bytes are characters. Otherwise they are texts of
+    /// one letter, unless a dimension shows that the letters of a text lie there.
+    pub has_characters: bool,
 }
 
 /// Makes the group at `key` a file of netCDF's classic format, with arrays as variables.

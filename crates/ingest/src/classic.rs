@@ -88,6 +88,12 @@ impl ClassicFile {
         attributes(&self.header.attributes)
     }
 
+    pub fn record(&self) -> Option<&str> {
+        let mut dimensions = self.header.dimensions.iter();
+        let record = dimensions.find(|dimension| dimension.is_record);
+        record.map(|dimension| dimension.name.as_str())
+    }
+
     pub fn array(&self, number: usize) -> Result<IncomingArray> {
         let variable = self.header.variables.get(number);
         let variable = variable.ok_or_else(|| Error::invalid("no such variable"))?;

@@ -19,6 +19,28 @@ use zarrfs_base::json::{Map, Value};
 /// The formats, as options and messages name them.
 pub const FORMATS: &str = "NPY and classic netCDF";
 
+/// A format, by which the names of files end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileFormat {
+    /// Classic netCDF: a group.
+    Netcdf,
+    /// NPY: an array.
+    Npy,
+}
+
+impl FileFormat {
+    /// All formats.
+    pub const ALL: [FileFormat; 2] = [FileFormat::Netcdf, FileFormat::Npy];
+
+    /// Returns the word for the format, with which names of its files end.
+    pub fn id(self) -> &'static str {
+        match self {
+            FileFormat::Netcdf => "nc",
+            FileFormat::Npy => "npy",
+        }
+    }
+}
+
 /// Number of bytes by which formats are told apart.
 const MAGIC: usize = 8;
 
@@ -70,6 +92,13 @@ impl Incoming {
         Ok(Incoming { content })
     }
 
+    /// Returns whether a file is what a program may close before it writes the items: nothing, or
+    /// the header that `numpy.lib.format.open_memmap` writes.
+    pub fn is_begun(file: &File) -> bool {
+        let len = file.metadata().map_or(0, |metadata| metadata.len());
+        len == 0 || npy::is_header(file, len) && Incoming::open(file).is_err()
+    }
+
     /// Returns whether the file becomes a group of arrays; otherwise it becomes one array.
     pub fn is_group(&self) -> bool {
         matches!(self.content, Content::Classic(_))
@@ -96,6 +125,14 @@ impl Incoming {
         match &self.content {
             Content::Classic(file) => file.attributes(),
             Content::Npy(_) => Map::new(),
+        }
+    }
+
+    /// Returns the name of the unlimited dimension, if the group has one.
+    pub fn record(&self) -> Option<&str> {
+        match &self.content {
+            Content::Classic(file) => file.record(),
+            Content::Npy(_) => None,
         }
     }
 

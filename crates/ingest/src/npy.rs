@@ -57,6 +57,10 @@ impl NpyFile {
             );
             return Err(Error::invalid(why));
         }
+        if let Some(end) = end.filter(|end| *end < len) {
+            let why = format!("{} bytes follow its array, which would be lost", len - end);
+            return Err(Error::invalid(why));
+        }
         let place = FilePlace::dense(begin, &shape, parsed.size(), is_fortran);
         Ok(NpyFile {
             dtype,
@@ -80,6 +84,11 @@ impl NpyFile {
 
 fn lacks(name: &str) -> Error {
     Error::invalid(format!("its NPY header has no {name}"))
+}
+
+/// Returns whether a file of `len` bytes is a header without any item.
+pub fn is_header(file: &File, len: u64) -> bool {
+    header_text(file).is_ok_and(|(_, end)| end == len)
 }
 
 /// Returns the text of the header, and the offset of the items in bytes.

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::time::{Instant, SystemTime};
-use zarrfs_base::error::Result;
+use zarrfs_base::error::{Error, Result};
 
 /// An attribute of a value or prefix that [`LocalFiles::set_attribute`] sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,18 @@ pub trait LocalFiles: Send + Sync {
 
     /// Returns the space for values, if the file system knows it.
     fn statvfs(&self) -> Result<Option<Space>>;
+
+    /// Exchanges two prefixes with everything below them, at one moment.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if the store cannot; EOPNOTSUPP
+    /// if its file system cannot.
+    fn exchange(&self, _one: &Key, _other: &Key) -> Result<()> {
+        Err(Error::unsupported(
+            "this kind of store can't exchange names",
+        ))
+    }
 }
 
 /// Fills `out` with the bytes from `offset` on, and truncates it if the file ends earlier.

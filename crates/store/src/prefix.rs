@@ -152,6 +152,10 @@ impl LocalFiles for PrefixStore {
     fn statvfs(&self) -> Result<Option<Space>> {
         self.below.space()
     }
+
+    fn exchange(&self, one: &Key, other: &Key) -> Result<()> {
+        self.below.exchange(&self.full(one), &self.full(other))
+    }
 }
 
 impl SideStore for PrefixStore {

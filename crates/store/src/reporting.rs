@@ -121,4 +121,8 @@ impl LocalFiles for ReportingStore {
     fn statvfs(&self) -> Result<Option<Space>> {
         self.below.space()
     }
+
+    fn exchange(&self, one: &Key, other: &Key) -> Result<()> {
+        self.below.exchange(one, other)
+    }
 }

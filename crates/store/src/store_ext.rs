@@ -111,6 +111,20 @@ pub trait StoreExt: Store {
         local.map_or(Ok(None), |local| local.set_attribute(key, attribute))
     }
 
+    /// Exchanges two prefixes with everything below them, at one moment.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Unsupported`](zarrfs_base::error::Kind::Unsupported) if the store cannot.
+    fn exchange(&self, one: &Key, other: &Key) -> Result<()> {
+        match self.capabilities().local {
+            Some(local) => local.exchange(one, other),
+            None => Err(Error::unsupported(
+                "this kind of store can't exchange names",
+            )),
+        }
+    }
+
     /// Takes the lock of `key` that the store shares with other programs, if it has such locks.
     fn lock(&self, key: &Key, since: Instant) -> Result<KeyLock> {
         let local = self.capabilities().local;

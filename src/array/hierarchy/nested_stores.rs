@@ -452,6 +452,12 @@ impl LocalFiles for NestedStores {
     fn statvfs(&self) -> Result<Option<Space>> {
         self.below.space()
     }
+
+    fn exchange(&self, one: &Key, other: &Key) -> Result<()> {
+        self.check_outside(one)?;
+        self.check_outside(other)?;
+        self.below.exchange(one, other)
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,9 @@ use crate::cli::mountpoint::{self, MadeDirectories};
 use crate::cli::nesting::{self, MountSite, OwnPath};
 use crate::cli::sandbox::{MountNeeds, Sandbox};
 use crate::cli::stats::listen::StatisticsListener;
-use crate::cli::{CommandResult, absolute, logger, overlay, version, warn_unlisted};
+use crate::cli::{
+    CommandFailure, CommandResult, absolute, logger, overlay, version, warn_unlisted,
+};
 use crate::fs::tree::Audience;
 use crate::fs::{Fs, Options};
 use crate::fuse::Mountpoint;
@@ -173,6 +175,9 @@ fn file_system(
     let cache = Arc::new(cache.spilling(options.spill.clone()));
     memory::register_shrinking(&cache);
     let tree = args.headers.tree(hierarchy, cache.clone());
+    let ingest = args.ingest.rules(args.writing.drop_empty_chunks);
+    let ingest = ingest.map_err(CommandFailure::wrong_use)?;
+    let tree = tree.and_then(|tree| tree.with_ingest(ingest));
     let tree = tree.context(&args.store)?;
     let fs = Arc::new(Fs::new(tree, cache.clone(), stats, options)?);
     if !read_only {

@@ -192,8 +192,13 @@ impl CompositeFile {
         flat.map(|part| part.at..part.at + part.len)
     }
 
+    /// Returns whether writes behind the end may add records.
+    pub(in crate::fs) fn may_grow(&self, fs: &Fs) -> bool {
+        self.file.records().is_some() && self.check_growth(fs).is_ok()
+    }
+
     /// Returns the present size in bytes.
-    fn size(&self) -> u64 {
+    pub(in crate::fs) fn size(&self) -> u64 {
         self.file.size_with(self.count.load(Ordering::Acquire))
     }
 

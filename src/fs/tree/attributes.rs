@@ -82,7 +82,7 @@ impl Tree {
         match name {
             _ if self.may_be_laid_out(parent) => true,
             ZMETADATA => true,
-            _ if self.is_header_name(name) => true,
+            _ if self.is_header_name(name) || self.may_be_ingested(name) => true,
             ZARR_JSON => self.hierarchy.may_show_inline(key),
             FLAT => !self.knows_stored_size(key),
             _ => is_chunk_like(name) && self.has_objects(key),

@@ -304,6 +304,10 @@ impl Tree {
             Node::Dataset(key, format) => Ok(self.dataset(key, *format, age)?.file),
             Node::ViewFile(key, view, file) => self.view_file(key, view, *file, age),
             Node::LayoutFile(path, _) => self.layout_file(path, age),
+            Node::Ingested(path) => {
+                let shown = self.ingested(path)?.ok_or_else(Error::stale)?;
+                self.made_composite(&shown, age)
+            }
             _ => Err(Error::stale()),
         }
     }
@@ -435,7 +439,7 @@ impl Tree {
                 return Ok(dataset);
             }
         }
-        let file = format.file(&self.exported(), key, &self.headers.netcdf);
+        let file = format.file(&self.exported(), key, &self.netcdf_options(key));
         let file = file
             .and_then(Composite::counted)
             .map_err(|e| too_many_arrays(key, format, e))?;
@@ -478,6 +482,13 @@ impl Tree {
     pub(super) fn composite_attributes(&self, node: &Node) -> Result<Attributes> {
         if let Node::LayoutFile(path, _) = node {
             return self.layout_attributes(node, path);
+        }
+        if let Node::Ingested(path) = node {
+            let shown = self.ingested(path)?.ok_or_else(Error::stale)?;
+            return Ok(Attributes {
+                inode: node.inode(),
+                ..self.composite_attributes(&shown)?
+            });
         }
         match node.container() {
             Some((key, format)) => match self.dataset(key, format, KEPT) {

@@ -130,6 +130,7 @@ impl Tree {
         let below = key.child(name)?;
         match self.node_stat(&below)? {
             Some(stat) => Ok(Some(group_node(below, stat.kind))),
+            None if self.ingested(&below)?.is_some() => Ok(Some(Node::Ingested(below))),
             None => self.view_in(key, name),
         }
     }
@@ -326,8 +327,10 @@ impl Tree {
                 None
             }
             DirectoryKind::Group(key) if key.is_root() && name == CONTROL => None,
-            // a view stands where nothing is stored
-            DirectoryKind::Group(_) if self.is_view_name(name) => None,
+            // a view, and a file that is a group, stand where nothing is stored
+            DirectoryKind::Group(_) if self.is_view_name(name) || self.may_be_ingested(name) => {
+                None
+            }
             DirectoryKind::Group(key) => key.child(name).ok().map(SingleValue::Key),
             _ => None,
         }

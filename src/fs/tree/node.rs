@@ -39,6 +39,8 @@ pub enum Node {
     ViewFile(Key, View, ViewedFile),
     /// A file of the layout, by its path, and what it is made of.
     LayoutFile(Key, Arc<LayoutSource>),
+    /// A file that is, or becomes, a group or array, by its path.
+    Ingested(Key),
     /// A stored chunk of the array at this key, by its name in the mount; its number depends on the
     /// shape.
     Chunk(Key, String),
@@ -202,7 +204,7 @@ impl Node {
             Node::Directory(_) => NodeNature::Directory,
             Node::ViewDirectory(..) => NodeNature::ViewDirectory,
             Node::Flat(_) | Node::Header(..) | Node::Dataset(..) => NodeNature::Generated,
-            Node::ViewFile(..) | Node::LayoutFile(..) => NodeNature::Generated,
+            Node::ViewFile(..) | Node::LayoutFile(..) | Node::Ingested(_) => NodeNature::Generated,
             Node::Chunk(..) | Node::Metadata(..) | Node::Value(_) => NodeNature::Stored,
             Node::Unreadable(_) => NodeNature::Unreadable,
             Node::ControlDirectory | Node::Control(_) => NodeNature::Control,
@@ -215,7 +217,7 @@ impl Node {
             Node::Directory(key) => AttributesCost::Description(key),
             Node::Flat(key) => AttributesCost::StoredSize(key),
             Node::Header(..) | Node::Dataset(..) | Node::ViewFile(..) => AttributesCost::Everything,
-            Node::LayoutFile(..) => AttributesCost::Everything,
+            Node::LayoutFile(..) | Node::Ingested(_) => AttributesCost::Everything,
             Node::Chunk(key, _) => AttributesCost::ChunkSizes(key),
             Node::Metadata(key, file) => match file {
                 MetadataFile::Zarr => AttributesCost::Consolidated(key),
@@ -359,6 +361,7 @@ impl Node {
             Node::Directory(key) | Node::Flat(key) | Node::Value(key) | Node::Unreadable(key) => {
                 Some(key)
             }
+            Node::Ingested(path) => Some(path),
             Node::Header(key, _) | Node::Dataset(key, _) | Node::Chunk(key, _) => Some(key),
             Node::Metadata(key, _) | Node::ViewDirectory(key, _) | Node::ViewFile(key, ..) => {
                 Some(key)
@@ -386,7 +389,7 @@ impl Node {
             Node::Dataset(key, format) => key.join(format.name()),
             Node::ViewDirectory(key, view) => view.path(key),
             Node::ViewFile(key, view, file) => view.path(key).join(file.name()),
-            Node::LayoutFile(path, _) => path.clone(),
+            Node::LayoutFile(path, _) | Node::Ingested(path) => path.clone(),
             Node::Chunk(key, name) => key.join(name),
             Node::Metadata(key, file) => key.join(file.name()),
             Node::ControlDirectory => Key::root().join(CONTROL),
@@ -407,6 +410,7 @@ impl Node {
             | Node::Chunk(key, _)
             | Node::Metadata(key, _)
             | Node::Value(key)
+            | Node::Ingested(key)
             | Node::Unreadable(key) => {
                 if let Some(moved) = key.moved(from, to) {
                     *key = moved;

@@ -175,14 +175,17 @@ impl Tree {
             .unwrap_or(directory))
     }
 
-    /// Adds the views of the arrays in a group to the names in it. Those of an array come before
-    /// it, because a program that removes a tree removes them with the array. A listing of a
+    /// Adds the views of the arrays in a group to the names in it, and the files that show its
+    /// arrays and groups. Those of a node come before it, because a program that removes a tree
+    /// removes them with the node. A listing of a
     /// directory of stores opens none of them.
     pub(super) fn with_views_of(&self, group: &Key, names: NameStream) -> NameStream {
         let hierarchy = self.hierarchy.clone();
         let views = self.views;
+        let ingest = self.ingest.clone();
         let group = group.clone();
-        if views == Views::default() || !self.hierarchy.is_in_store(&group).unwrap_or(true) {
+        let is_alone = views == Views::default() && ingest.is_none();
+        if is_alone || !self.hierarchy.is_in_store(&group).unwrap_or(true) {
             return names;
         }
         let mut names = names;
@@ -197,10 +200,18 @@ impl Tree {
                 batch = some.into_iter();
                 batch.next()
             })?;
-            let beside = match &name {
-                Ok(name) if name.is_directory => views.beside(&hierarchy, &group.join(&name.name)),
-                _ => Vec::new(),
-            };
+            let mut beside = Vec::new();
+            if let Ok(name) = &name
+                && name.is_directory
+            {
+                let key = group.join(&name.name);
+                beside = views.beside(&hierarchy, &key);
+                beside.extend(
+                    ingest
+                        .iter()
+                        .flat_map(|rules| rules.beside(&hierarchy, &key)),
+                );
+            }
             Some(beside.into_iter().map(Ok).chain([name]).collect::<Vec<_>>())
         });
         Box::new(next.flatten())

@@ -238,7 +238,7 @@ impl GroupArrays {
                 .skip(1)
                 .last()
                 .and_then(|(name, _)| name);
-            if last.is_some_and(|name| !shared.contains(name)) {
+            if self.options.has_characters || last.is_some_and(|name| !shared.contains(name)) {
                 member.letters = None;
             }
         }

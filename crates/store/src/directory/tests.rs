@@ -530,3 +530,21 @@ fn a_read_only_file_system_is_not_writable() {
         libc::ENOENT
     );
 }
+
+#[test]
+fn prefixes_are_exchanged_with_everything_below_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = DirectoryStore::open(folder.path()).unwrap();
+    let [one, other] = ["one", "a/other"].map(|path| Key::root().join(path));
+    store.put(&one.join("x"), b"1").unwrap();
+    store.put(&other.join("y/z"), b"2").unwrap();
+    store.exchange(&one, &other).unwrap();
+    let read = |path: &str| std::fs::read(folder.path().join(path)).unwrap();
+    assert_eq!(
+        (read("a/other/x"), read("one/y/z")),
+        (b"1".into(), b"2".into())
+    );
+    store.sync().unwrap();
+    let missing = store.exchange(&one, &Key::root().join("b"));
+    assert_eq!(missing.unwrap_err().errno(), libc::ENOENT);
+}

@@ -19,7 +19,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Instant, SystemTime};
-use zarrfs_base::error::{Error, Result};
+use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_base::pool::start_thread;
 
@@ -264,6 +264,29 @@ impl LocalFiles for DirectoryStore {
             files: s.f_files,
             free_files: s.f_ffree,
         }))
+    }
+
+    fn exchange(&self, one: &Key, other: &Key) -> Result<()> {
+        // directories below are recorded by their paths
+        self.sync()?;
+        let first = self.existing_entry(one.as_str())?;
+        let second = self.existing_entry(other.as_str())?;
+        let exchanged = outside::rename(
+            &first.directory,
+            &first.name,
+            &second.directory,
+            &second.name,
+            RenameFlags::EXCHANGE,
+        );
+        exchanged.map_err(|errno| match errno {
+            Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
+                let why = "its file system can't exchange two names; remove the old one first";
+                Error::new(Kind::System(libc::EOPNOTSUPP), why)
+            }
+            errno => errno.into(),
+        })?;
+        self.record_change(&first)?;
+        self.record_change(&second)
     }
 }
 

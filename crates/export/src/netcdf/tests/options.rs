@@ -8,6 +8,7 @@ use crate::{ItemForm, PartContent};
 fn made(hierarchy: &dyn HierarchyReader, record: Option<&str>) -> (ClassicHeader, Composite) {
     let options = NetcdfOptions {
         record: record.map(str::to_string),
+        ..NetcdfOptions::default()
     };
     let members = GroupArrays::of_group(hierarchy, &Key::root(), &options).unwrap();
     let header = header_of(&members, &hierarchy.attributes(&Key::root()).unwrap());
