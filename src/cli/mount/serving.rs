@@ -101,11 +101,6 @@ impl ServingMount {
 
     /// Calls `ready`, and waits until the mount ends. Stores everything.
     pub fn wait(mut self, ready: impl FnOnce() -> CommandResult) -> CommandResult {
-        if let Some(guard) = self.mountpoint.guard()
-            && let Err(e) = guard.wait_until_started()
-        {
-            log::warn!("{e}; if the daemon is killed, its mount may hang until it is unmounted");
-        }
         let mut started = self.start_timers().and_then(|()| ready());
         if let Some(link) = self.link.as_ref().filter(|_| started.is_ok()) {
             started = link.begin(self.fs.clone(), self.mountpoint.clone());
@@ -212,7 +207,14 @@ fn start_session(
                     .start_guard(sandbox, &opened.needs, mountpoint, deaths)?;
                 fs.facts()
                     .set("sandbox", &*sandbox.description, Audience::Everyone);
-                sandbox.enter(mountpoint)
+                sandbox.enter(mountpoint)?;
+                if let Some(guard) = mountpoint.guard()
+                    && let Err(e) = guard.wait_until_started()
+                {
+                    let why = "if the daemon is killed, its mount may hang until it is unmounted";
+                    log::warn!("{e}; {why}");
+                }
+                Ok(())
             };
             serve(fs.clone(), &mut mountpoint, options, outlive, before).map_err(|e| {
                 match e.errno() {
