@@ -95,6 +95,8 @@ impl Tree {
         match node.directory() {
             _ if self.may_be_laid_out(node) => true,
             Some(key) if self.has_objects(key) => true,
+            // `.` and `..` alone
+            _ if from == 0 && self.is_known_array(node) => false,
             _ if from >= FIXED_NAMES => false,
             Some(key) => self.shows_headers() || !self.knows_stored_size(key),
             None => node.view().is_some(),
