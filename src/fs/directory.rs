@@ -165,6 +165,7 @@ impl Fs {
         if from == 0 && self.tree.is_known_array(&stream.node) {
             return self.pass_dots(&mut stream, add);
         }
+        let _once = self.tree.hierarchy().asked_once();
         let directory = match self.tree.directory(&stream.node) {
             // a directory that was removed is empty
             Err(e) if e.errno() == libc::ESTALE => return Ok(()),

@@ -1,12 +1,12 @@
 //! The metadata documents of groups and arrays: as stored, and as the mounted tree shows them.
 
-use super::{DocumentFormat, DocumentKind, Hierarchy, MetadataDocument};
+use super::{DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, MetadataFile, ShownFormat};
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_format::metadata::{
     ArrayMetadata, GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
 };
-use zarrfs_store::{Counted, EntryKind, Key, Stat, get_counted};
+use zarrfs_store::{Counted, EntryKind, Key, Stat, get_known};
 
 impl Hierarchy {
     /// Returns the `.zarray` of the mounted tree; for a damaged array, the stored document. An
@@ -39,6 +39,22 @@ impl Hierarchy {
             metadata.shown_fields(stored, array.separator())
         })?;
         MetadataDocument::made(text, document.stat).map(Some)
+    }
+
+    /// Returns whether the mounted tree shows the document `file` of a usable array at `key` in the
+    /// format in which it is stored. The document is not read again.
+    pub fn shows_as_stored(&self, key: &Key, file: MetadataFile) -> bool {
+        let form = match file {
+            MetadataFile::Array => DocumentKind::V2,
+            MetadataFile::Zarr => DocumentKind::V3,
+            _ => return false,
+        };
+        if self.view != ShownFormat::Stored {
+            return false;
+        }
+        let found = self.array_document(key).ok().flatten();
+        found
+            .is_some_and(|found| found.form == form && matches!(self.array(key, &found), Ok(Ok(_))))
     }
 
     /// Returns the `.zattrs` of a group or array as stored. A node of v3 has one only in a tree
@@ -195,7 +211,7 @@ impl Hierarchy {
     }
 
     pub(super) fn stored_within(&self, key: &Key, limit: u64) -> Result<Option<MetadataDocument>> {
-        let read = get_counted(self.store(), key, limit).context(key)?;
+        let read = get_known(self.store(), key, self.stat(key)?, limit).context(key)?;
         Ok(read.map(
             |Counted {
                  bytes,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::fs::tree::{FIXED_NAMES, Headers};
 use zarrfs_export::Format;
+use zarrfs_store::testing::{FaultyStore, Operation};
 
 const GROUP: &str = r#"{"zarr_format":2}"#;
 const ARRAY: &str = r#"{"zarr_format":2,"shape":[1000],"chunks":[10],"dtype":"<f8","compressor":null,"fill_value":0,
@@ -80,4 +81,52 @@ fn a_program_that_asks_for_attributes_gets_those_of_many_chunks_together() {
     let mut chunks: Vec<usize> = first.iter().chain(&rest).flat_map(|n| n.parse()).collect();
     chunks.sort_unstable();
     assert!(chunks.into_iter().eq(0..100));
+}
+
+/// Returns the number of calls of a store that asks it something.
+fn asked(store: &FaultyStore) -> [u64; 3] {
+    [Operation::Stat, Operation::Get, Operation::List].map(|operation| store.calls(operation))
+}
+
+/// Each document is asked for once in a request, and read once for a listing.
+#[test]
+fn a_request_asks_the_store_for_each_document_once() {
+    let (store, _) = with_chunks(1);
+    let store = Arc::new(FaultyStore::new(store));
+    let fs = with_all_headers(store.clone());
+    let count = |request: &dyn Fn() -> u64| {
+        let before = asked(&store);
+        let answer = request();
+        let after = asked(&store);
+        (answer, [0, 1, 2].map(|i| after[i] - before[i]))
+    };
+    // the documents of the root that could make it an array, its own, the root and the array
+    let (a, asked) = count(&|| fs.lookup(1, "a").unwrap().inode);
+    assert_eq!(asked, [6, 0, 0]);
+    // zarr.json, .zarray and .zattrs
+    let (handle, asked) = count(&|| fs.open_directory(a).unwrap());
+    assert_eq!(asked, [3, 1, 1]);
+    let (_, asked) = count(&|| {
+        let (_, at) = listed(&fs, handle, 0, true);
+        listed(&fs, handle, at, false).1
+    });
+    assert_eq!(asked, [0, 0, 0]);
+    // and the chunks, which du counts
+    let (_, asked) = count(&|| fs.lookup(a, "data.raw").unwrap().size);
+    assert_eq!(asked, [4, 0, 1]);
+    // and the attributes of the group, which may hold the reference system
+    let (_, asked) = count(&|| fs.lookup(a, "data.vrt").unwrap().size);
+    assert!(asked[0] <= 10 && asked[1] <= 2, "{asked:?}");
+}
+
+/// Another program changes documents between two requests.
+#[test]
+fn the_next_request_asks_again() {
+    let (store, fs) = with_chunks(1);
+    let a = fs.lookup(1, "a").unwrap().inode;
+    assert_eq!(fs.lookup(a, "data.raw").unwrap().size, 8000);
+    store.insert("a/.zarray", ARRAY.replace("1000", "10"));
+    assert_eq!(fs.lookup(a, "data.raw").unwrap().size, 80);
+    store.insert("a/.zattrs", "{}");
+    assert_eq!(fs.lookup(a, ".zattrs").unwrap().size, 2);
 }
