@@ -13,6 +13,9 @@ use zarrfs_store::{Key, Stat};
 /// for the file of a group visits many.
 const MOST: usize = 32;
 
+/// Maximum number of bytes of a text that is kept in a request.
+const SMALL: usize = 2 << 10;
+
 thread_local! {
     static ANSWERS: RefCell<Option<RequestAnswers>> = const { RefCell::new(None) };
 }
@@ -21,17 +24,30 @@ thread_local! {
 struct RequestAnswers {
     /// The address that tells one hierarchy from another.
     hierarchy: usize,
-    stats: Vec<(Key, Option<Stat>)>,
+    stats: Vec<KeptAnswer>,
     /// Number of answers so far.
     count: usize,
+}
+
+/// What the store has answered about a key.
+struct KeptAnswer {
+    key: Key,
+    stat: Option<Stat>,
+    /// The value of this version, if it was read and is [`SMALL`].
+    text: Option<Vec<u8>>,
 }
 
 impl RequestAnswers {
     fn keep(&mut self, key: Key, stat: Option<Stat>) {
         let place = self.count % MOST;
+        let answer = KeptAnswer {
+            key,
+            stat,
+            text: None,
+        };
         match self.stats.get_mut(place) {
-            Some(oldest) => *oldest = (key, stat),
-            None => self.stats.push((key, stat)),
+            Some(oldest) => *oldest = answer,
+            None => self.stats.push(answer),
         }
         self.count += 1;
     }
@@ -77,7 +93,7 @@ impl Hierarchy {
     ///
     /// The store fails.
     pub fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        if let Some(stat) = ANSWERS.with_borrow(|answers| self.answer(answers.as_ref()?, key)) {
+        if let Some(stat) = self.known_stat(key) {
             return Ok(stat);
         }
         let stat = self.store.stat(key).context(key)?;
@@ -91,12 +107,41 @@ impl Hierarchy {
         Ok(stat)
     }
 
-    fn answer(&self, answers: &RequestAnswers, key: &Key) -> Option<Option<Stat>> {
-        if answers.hierarchy != self.address() {
-            return None;
+    /// Returns the answer that the request has got about `key`.
+    pub(super) fn known_stat(&self, key: &Key) -> Option<Option<Stat>> {
+        ANSWERS.with_borrow(|answers| {
+            let answers = answers.as_ref();
+            let answers = answers.filter(|answers| answers.hierarchy == self.address())?;
+            let known = answers.stats.iter().find(|answer| answer.key == *key);
+            known.map(|answer| answer.stat.clone())
+        })
+    }
+
+    /// Returns the value of `key` with this stat if the request has read it.
+    pub(super) fn text_read(&self, key: &Key, stat: &Stat) -> Option<Vec<u8>> {
+        ANSWERS.with_borrow(|answers| {
+            let answers = answers.as_ref();
+            let answers = answers.filter(|answers| answers.hierarchy == self.address())?;
+            let known = answers.stats.iter().find(|answer| answer.key == *key)?;
+            let is_same = known.stat.as_ref() == Some(stat);
+            known.text.clone().filter(|_| is_same)
+        })
+    }
+
+    /// Keeps the value of `key` with this stat for the rest of the request.
+    pub(super) fn keep_text(&self, key: &Key, stat: &Stat, text: &[u8]) {
+        if text.len() > SMALL {
+            return;
         }
-        let known = answers.stats.iter().find(|(asked, _)| asked == key);
-        known.map(|(_, stat)| stat.clone())
+        ANSWERS.with_borrow_mut(|answers| {
+            if let Some(answers) = answers
+                && answers.hierarchy == self.address()
+                && let Some(known) = answers.stats.iter_mut().find(|answer| answer.key == *key)
+                && known.stat.as_ref() == Some(stat)
+            {
+                known.text = Some(text.to_vec());
+            }
+        });
     }
 
     fn address(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fs::tree::{FIXED_NAMES, Headers};
-use zarrfs_export::Format;
+use zarrfs_export::{Format, GroupFormat};
 use zarrfs_store::testing::{FaultyStore, Operation};
 
 const GROUP: &str = r#"{"zarr_format":2}"#;
@@ -116,7 +116,28 @@ fn a_request_asks_the_store_for_each_document_once() {
     assert_eq!(asked, [4, 0, 1]);
     // and the attributes of the group, which may hold the reference system
     let (_, asked) = count(&|| fs.lookup(a, "data.vrt").unwrap().size);
-    assert!(asked[0] <= 10 && asked[1] <= 2, "{asked:?}");
+    assert!(asked[0] <= 10 && asked[1] <= 1, "{asked:?}");
+}
+
+/// The dimension names of NCZarr stand in the document that the array was parsed from.
+#[test]
+fn the_file_of_a_group_reads_each_document_once() {
+    let store = Arc::new(MemoryStore::default());
+    store.insert(".zgroup", GROUP);
+    for i in 0..50 {
+        store.insert(&format!("a{i}/.zarray"), ARRAY);
+    }
+    let store = Arc::new(FaultyStore::new(store));
+    let headers = Headers {
+        groups: vec![GroupFormat::Hdf5],
+        ..Headers::default()
+    };
+    let fs = with_tree(mount_store(store.clone(), 1 << 20, true), |tree| {
+        tree.with_headers(headers)
+    });
+    assert!(fs.lookup(1, "dataset.h5").unwrap().size > 50 * 8000);
+    let [_, read, _] = asked(&store);
+    assert_eq!(read, 50);
 }
 
 /// Another program changes documents between two requests.
