@@ -299,6 +299,18 @@ impl FuseServer {
     /// otherwise on this thread. Then makes the kernel drop pages that the job has made stale
     /// without waiting for them, and forget names if it knows too many.
     fn dispatch(&self, request: RequestKind, job: impl FnOnce(&Change) + Send + 'static) {
+        self.answer(request, job, |_, ()| ());
+    }
+
+    /// Runs the job of a request as [`FuseServer::dispatch`] does, in two steps: `send` replies
+    /// with what `work` has returned. The reply wakes the program, whose next request may come
+    /// while this thread still sends: another session thread may take the right to run it by then.
+    fn answer<T>(
+        &self,
+        request: RequestKind,
+        work: impl FnOnce(&Change) -> T + Send + 'static,
+        send: impl FnOnce(&Change, T) + Send + 'static,
+    ) {
         let inline = if self.fs.may_block(request) {
             None
         } else {
@@ -307,16 +319,18 @@ impl FuseServer {
         let fs = self.fs.clone();
         let notices = self.notices.clone();
         let names = self.names.clone();
-        let job = move || {
+        let job = move |inline: Option<Inline<'_>>| {
             let change = fs.change();
-            job(&change);
+            let done = work(&change);
+            drop(inline);
+            send(&change, done);
             notices.drop_stale(change.take_stale_pages());
             notices.drop_stale(fs.take_unsent_stale_pages());
             names.enforce();
         };
         match inline {
-            Some(_inline) => job(),
-            None => self.pool.run(job),
+            None => self.pool.run(move || job(None)),
+            inline => job(inline),
         }
     }
 

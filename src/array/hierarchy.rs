@@ -23,6 +23,7 @@ use zarrfs_store::{
 
 mod array_document;
 mod arrays;
+mod asked_once;
 mod consolidated;
 mod consolidated_spelling;
 mod shown_consolidated;
@@ -42,6 +43,7 @@ mod written_array;
 mod consolidated_store;
 
 pub use as_v2::ShownFormat;
+pub use asked_once::AskedOnce;
 pub use consolidated::Stale;
 pub use consolidated_store::{ConsolidatedStore, UseConsolidated};
 pub use format::DocumentFormat;
@@ -476,6 +478,7 @@ impl Hierarchy {
 
     /// Returns the node at `key`, for this use.
     fn find_for(&self, key: &Key, used: NodeUse) -> Result<Option<StoredNode>> {
+        let _once = self.asked_once();
         let document = match self.array_document(key) {
             Err(e) if self.hides_metadata(key, &e) => {
                 return Ok(Some(StoredNode::Damaged(self.stats.met(e))));
@@ -591,7 +594,7 @@ impl Hierarchy {
         let removed = self.stat(&document)?;
         // a v1 store has one array, at its root
         if removed.is_none() && !self.is_store_root(key)
-            || !matches!(self.store.stat(&key.join(ZGROUP)), Ok(None))
+            || !matches!(self.stat(&key.join(ZGROUP)), Ok(None))
         {
             return Ok(None);
         }
@@ -605,11 +608,6 @@ impl Hierarchy {
         Ok(stat
             .filter(|_| has_both)
             .map(|stat| (DocumentKind::V1, meta, stat)))
-    }
-
-    /// Returns the stat of a key, with the key in an error.
-    fn stat(&self, key: &Key) -> Result<Option<Stat>> {
-        self.store.stat(key).context(key)
     }
 
     /// Returns the parsed array, from memory if its document is unchanged.

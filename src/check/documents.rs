@@ -132,6 +132,7 @@ impl Check<'_> {
 
     /// Checks the attributes of a group or array and returns them; empty if they cannot be used.
     pub(super) fn attributes(&mut self, key: &Key) -> Object {
+        let _once = self.hierarchy.asked_once();
         // those in a `zarr.json` are checked with the rest of the document
         if self.hierarchy.attributes_key(key).name() == ZARR_JSON {
             return self.hierarchy.attributes(key).unwrap_or_default();

@@ -91,6 +91,7 @@ pub fn run(args: &InfoArgs) -> CommandResult {
     };
     let width = width();
     let mut rows = Vec::new();
+    let _once = hierarchy.asked_once();
     hierarchy.visit_below(&Key::root(), used, &mut |key, node| {
         let content = match node.usable() {
             Ok(Some(array)) => {

@@ -35,7 +35,7 @@ pub enum RequestKind<'a> {
     },
     /// Extended attributes.
     Xattrs,
-    /// The release of an open directory, or a query of the store's free space.
+    /// A query of the store's free space.
     Brief,
     /// A change or sync of a file, a name or the store; and a read or write that could not be
     /// answered from memory ([`Fs::read_with`], [`Change::write_with`](super::Change::write_with)).

@@ -3,7 +3,7 @@
 
 use super::Fs;
 use crate::fs::tree::{
-    Attributes, DirectoryKind, ListedNode, Name, NameStream, Node, ROOT_INODE, Tree,
+    Attributes, DirectoryKind, FIXED_NAMES, ListedNode, Name, NameStream, Node, ROOT_INODE, Tree,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,6 +13,10 @@ use zarrfs_base::memory::lock;
 /// Number of names looked up together. Names that do not fit into a reply are looked up again for
 /// the next one.
 const BATCH: usize = 32;
+
+/// Position at which the first plain listing of an array ends, so that a program that asks for the
+/// attributes of names gets those of the chunks after it together.
+const FIRST_CHUNKS: u64 = FIXED_NAMES + BATCH as u64;
 
 /// Maximum number of names that are read to find the last one that an earlier daemon has returned.
 const MAX_SKIPPED: u64 = 1 << 20;
@@ -113,7 +117,7 @@ impl Fs {
 
     /// Passes the names of an open directory from position `from` on to `add`, each with the
     /// position after it, until `add` returns `true`: that name did not fit, and the next call
-    /// passes it again.
+    /// passes it again. The first call may end earlier in an array with many chunks.
     pub fn read_directory(
         &self,
         handle: u64,
@@ -123,7 +127,10 @@ impl Fs {
         let stream = self.directories.get(handle)?;
         let mut stream = self.seek_stream(&stream, from)?;
         let mut last = None;
-        while let Some(name) = stream.next()? {
+        let is_first = from < FIXED_NAMES && self.tree.is_known_array(&stream.node);
+        while !(is_first && stream.position >= FIRST_CHUNKS)
+            && let Some(name) = stream.next()?
+        {
             if add(&name, stream.position + 1) {
                 stream.pending.push_front(Ok(name));
                 break;
@@ -143,7 +150,10 @@ impl Fs {
 
     /// Passes names as [`Fs::read_directory`] does, with their attributes, and counts a lookup of
     /// each name that `add` takes, except `.` and `..`. It may stop before a name whose attributes
-    /// take long, but passes at least one name unless the directory ends.
+    /// take long, but passes at least one name unless the directory ends. From position 0 on, it
+    /// passes `.` and `..` alone of an array: the kernel requests attributes with the first names
+    /// of each directory, even for programs that do not ask for any, and keeps none of a file that
+    /// the mount generates. It requests them again once a program has asked.
     pub fn read_directory_with_attributes(
         &self,
         handle: u64,
@@ -152,6 +162,10 @@ impl Fs {
     ) -> Result<()> {
         let stream = self.directories.get(handle)?;
         let mut stream = self.seek_stream(&stream, from)?;
+        if from == 0 && self.tree.is_known_array(&stream.node) {
+            return self.pass_dots(&mut stream, add);
+        }
+        let _once = self.tree.hierarchy().asked_once();
         let directory = match self.tree.directory(&stream.node) {
             // a directory that was removed is empty
             Err(e) if e.errno() == libc::ESTALE => return Ok(()),
@@ -215,6 +229,30 @@ impl Fs {
                 last = Some(name.name.clone());
             }
         }
+    }
+
+    /// Passes `.` and `..` as [`Fs::read_directory_with_attributes`] does.
+    fn pass_dots(
+        &self,
+        stream: &mut DirectoryStream,
+        mut add: impl FnMut(DirectoryEntry, u64) -> bool,
+    ) -> Result<()> {
+        while stream.position < 2
+            && let Some(name) = stream.next()?
+        {
+            let attributes = self.tree.dots(&name).attributes;
+            let entry = DirectoryEntry {
+                name: &name,
+                attributes: &attributes,
+                lasting: attributes.lasting,
+            };
+            if add(entry, stream.position + 1) {
+                stream.pending.push_front(Ok(name));
+                break;
+            }
+            stream.position += 1;
+        }
+        Ok(())
     }
 
     /// Locks a stream and moves it to the position `from`.

@@ -4,6 +4,7 @@ mod empty_chunks;
 mod faults;
 mod headers;
 mod latency;
+mod many_arrays;
 pub mod model;
 mod pages_model;
 mod races;

@@ -438,6 +438,13 @@ impl Tree {
         }
     }
 
+    /// Returns whether the last lookup of a directory has found an array, without a request to the
+    /// store.
+    pub fn is_known_array(&self, node: &Node) -> bool {
+        let key = node.directory();
+        key.is_some_and(|key| self.hierarchy.cached_array(key).is_some())
+    }
+
     /// Returns whether the stored size of the array at `key` is known, so that the attributes of
     /// its flat bytes need no listing.
     pub fn knows_stored_size(&self, key: &Key) -> bool {

@@ -102,10 +102,11 @@ impl Filesystem for FuseServer {
             parent: parent.0,
             name: &request.name.clone(),
         };
-        self.dispatch(lookup, move |fs| {
-            let found = request.run(fs, || fs.lookup(parent.0, &request.name));
-            finish(found, reply, |reply, a| options.send_entry(fs, reply, &a));
-        });
+        self.answer(
+            lookup,
+            move |fs| request.run(fs, || fs.lookup(parent.0, &request.name)),
+            move |fs, found| finish(found, reply, |reply, a| options.send_entry(fs, reply, &a)),
+        );
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, count: u64) {
@@ -117,12 +118,15 @@ impl Filesystem for FuseServer {
             return self.remote_root_attributes(inode, reply);
         }
         let options = self.options.clone();
-        self.dispatch(RequestKind::Attributes(inode.0), move |fs| {
-            let attributes = RequestInfo::of("getattr", inode).run(fs, || fs.attributes(inode.0));
-            finish(attributes, reply, |reply, a| {
-                options.send_attributes(reply, &a)
-            });
-        });
+        self.answer(
+            RequestKind::Attributes(inode.0),
+            move |fs| RequestInfo::of("getattr", inode).run(fs, || fs.attributes(inode.0)),
+            move |_, attributes| {
+                finish(attributes, reply, |reply, a| {
+                    options.send_attributes(reply, &a)
+                });
+            },
+        );
     }
 
     fn setattr(
@@ -415,20 +419,25 @@ impl Filesystem for FuseServer {
         let names = self.names.clone();
         let number = number(asker);
         let resent = resent(asker);
-        self.dispatch(RequestKind::OpenDirectory(inode.0), move |fs| {
-            if let Some(number) = resent {
-                fs.close_unanswered(number);
-            }
-            let opened = RequestInfo::of("opendir", inode).run(fs, || {
-                let handle = fs.open_directory(inode.0)?;
-                fs.record_directory(handle, inode.0, number);
-                Ok(handle)
-            });
-            finish(opened, reply, |reply, handle| {
-                names.opened(inode.0);
-                reply.opened(FileHandle(handle), FopenFlags::empty());
-            });
-        });
+        self.answer(
+            RequestKind::OpenDirectory(inode.0),
+            move |fs| {
+                if let Some(number) = resent {
+                    fs.close_unanswered(number);
+                }
+                RequestInfo::of("opendir", inode).run(fs, || {
+                    let handle = fs.open_directory(inode.0)?;
+                    fs.record_directory(handle, inode.0, number);
+                    Ok(handle)
+                })
+            },
+            move |_, opened| {
+                finish(opened, reply, |reply, handle| {
+                    names.opened(inode.0);
+                    reply.opened(FileHandle(handle), FopenFlags::empty());
+                });
+            },
+        );
     }
 
     fn readdir(
@@ -439,19 +448,23 @@ impl Filesystem for FuseServer {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.dispatch(RequestKind::ReadDirectory, move |fs| {
-            let done = RequestInfo::of("readdir", inode).run(fs, || {
-                fs.read_directory(handle.0, offset, |name, next| {
-                    let kind = if name.is_directory {
-                        FileType::Directory
-                    } else {
-                        FileType::RegularFile
-                    };
-                    reply.add(INodeNo(name.inode), next, kind, &name.name)
-                })
-            });
-            finish(done, reply, |reply, ()| reply.ok());
-        });
+        self.answer(
+            RequestKind::ReadDirectory,
+            move |fs| {
+                let done = RequestInfo::of("readdir", inode).run(fs, || {
+                    fs.read_directory(handle.0, offset, |name, next| {
+                        let kind = if name.is_directory {
+                            FileType::Directory
+                        } else {
+                            FileType::RegularFile
+                        };
+                        reply.add(INodeNo(name.inode), next, kind, &name.name)
+                    })
+                });
+                (done, reply)
+            },
+            |_, (done, reply)| finish(done, reply, |reply, ()| reply.ok()),
+        );
     }
 
     fn readdirplus(
@@ -463,7 +476,7 @@ impl Filesystem for FuseServer {
         mut reply: ReplyDirectoryPlus,
     ) {
         let options = self.options.clone();
-        self.dispatch(
+        self.answer(
             RequestKind::ReadDirectoryPlus {
                 inode: inode.0,
                 from: offset,
@@ -483,8 +496,9 @@ impl Filesystem for FuseServer {
                         )
                     })
                 });
-                finish(done, reply, |reply, ()| reply.ok());
+                (done, reply)
             },
+            |_, (done, reply)| finish(done, reply, |reply, ()| reply.ok()),
         );
     }
 
@@ -498,7 +512,8 @@ impl Filesystem for FuseServer {
     ) {
         reply.ok();
         self.names.closed(inode.0);
-        self.dispatch(RequestKind::Brief, move |fs| fs.release_directory(handle.0));
+        // briefer than to have a worker do it
+        self.fs.release_directory(handle.0);
     }
 
     fn statfs(&self, _: &Request, inode: INodeNo, reply: ReplyStatfs) {

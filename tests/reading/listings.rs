@@ -54,6 +54,29 @@ fn directories(path: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
+/// `find` asks for the names in each array alone, so no header is made and no file looked up.
+#[test]
+fn a_walk_looks_up_directories_alone() {
+    const ARRAYS: u64 = 20;
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    for i in 0..ARRAYS {
+        let array = dir.path().join(format!("a{i}"));
+        write_array(&array, &[4], &[4], "");
+        fs::write(array.join("0"), "1234").unwrap();
+    }
+    let mount = Mount::new(dir.path(), &[]);
+    let mut all = Vec::new();
+    directories(mount.path(), &mut all);
+    assert_eq!(all.len() as u64, 1 + ARRAYS);
+    // the root's documents, `.zarrfs` and the file with the counter come to these
+    let walked = mount.counter("live_nodes");
+    assert!((ARRAYS..ARRAYS + 8).contains(&walked), "{walked}");
+    let names = listed(&all[1]);
+    assert!(names.contains_key("data.npy") && names.contains_key("0"));
+    assert!(mount.counter("live_nodes") >= walked + names.len() as u64);
+}
+
 #[test]
 fn a_listing_returns_the_attributes_of_lookups() {
     for store in [

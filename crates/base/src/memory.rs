@@ -46,6 +46,7 @@ static BUDGET: Budget = Budget {
     bound: AtomicUsize::new(DEFAULT_BOUND),
     used: Mutex::new(Used {
         granted: 0,
+        waiting: 0,
         by_waiting: 0,
         by_store: 0,
     }),
@@ -83,7 +84,9 @@ impl ServedRequest {
 /// Granted bytes.
 struct Used {
     granted: usize,
-    /// The part that requests hold which wait for more.
+    /// Number of requests that wait for more.
+    waiting: usize,
+    /// The part that they hold.
     by_waiting: usize,
     /// The part that the store held when it was open.
     by_store: usize,
@@ -330,11 +333,13 @@ impl Grant {
             {
                 return Err(in_use(more, served.bytes, &used));
             } else {
+                used.waiting += 1;
                 used.by_waiting += served.bytes;
                 let (mut used, _) = BUDGET
                     .freed
                     .wait_timeout(used, left)
                     .unwrap_or_else(PoisonError::into_inner);
+                used.waiting -= 1;
                 used.by_waiting -= served.bytes;
                 asked = false;
             }
@@ -412,8 +417,14 @@ fn give_back(bytes: usize, request: u64) {
             });
         }
     });
-    lock(&BUDGET.used).granted -= bytes;
-    BUDGET.freed.notify_all();
+    let mut used = lock(&BUDGET.used);
+    used.granted -= bytes;
+    let is_awaited = used.waiting > 0;
+    drop(used);
+    // each notification is a system call, also if no thread waits
+    if is_awaited {
+        BUDGET.freed.notify_all();
+    }
     #[cfg(target_env = "gnu")]
     if bytes >= MIN_TRIM {
         // SAFETY: the call takes a number alone.

@@ -1,5 +1,5 @@
-//! Reads that ask the store for the size of a value first: [`get_counted`], and the end of a value
-//! for stores that cannot return it by one request.
+//! Reads that ask the store for the size of a value first: [`get_counted`], [`get_known`], and the
+//! end of a value for stores that cannot return it by one request.
 
 use super::{ByteRange, EntryKind, Key, Readable, Stat, Store, StoreExt};
 use zarrfs_base::error::{Error, Kind, Result};
@@ -30,7 +30,20 @@ pub struct Counted {
 /// [`Kind::Damaged`] if the value has more than `limit` bytes, or an error if its memory is not
 /// granted.
 pub fn get_counted(store: &dyn Store, key: &Key, limit: u64) -> Result<Option<Counted>> {
-    let mut stat = store.stat(key)?;
+    get_known(store, key, store.stat(key)?, limit)
+}
+
+/// Reads a value as [`get_counted`] does, whose stat the store has just returned.
+///
+/// # Errors
+///
+/// Those of [`get_counted`].
+pub fn get_known(
+    store: &dyn Store,
+    key: &Key,
+    mut stat: Option<Stat>,
+    limit: u64,
+) -> Result<Option<Counted>> {
     for attempt in 0.. {
         let Some(known) = stat else { break };
         check_size(known.size, limit)?;

@@ -14,7 +14,7 @@ use super::{
     temporary_file,
 };
 use lru::LruCache;
-use resolve::{OpenDirectory, kind_behind, open_beneath, open_seen};
+use resolve::{OpenDirectory, kind_behind, open_beneath, stat_seen};
 use root::StoreRoot;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
@@ -186,13 +186,7 @@ impl Readable for DirectoryStore {
 
     fn stat(&self, key: &Key) -> Result<Option<Stat>> {
         let path = key.as_str();
-        let opened = self
-            .root
-            .find(path, |root| open_seen(root, path, OFlags::PATH))?;
-        let Some((fd, skipped)) = opened else {
-            return Ok(None);
-        };
-        Ok(Some(stat_of(&fd)?.restricted(skipped)))
+        self.root.find(path, |root| stat_seen(root, path))
     }
 
     fn stat_many(

@@ -34,7 +34,7 @@ pub mod testing;
 mod value_copy;
 mod version;
 
-pub use counted::{Counted, check_size, get_counted, read_by_stat};
+pub use counted::{Counted, check_size, get_counted, get_known, read_by_stat};
 pub use directory::{DirectoryStore, LockReach, stat_of};
 pub use disk_cache::DiskCache;
 pub use level::{FirstNames, PagedListing, Reach, ValuePage, ValuePages};

@@ -1,12 +1,12 @@
 //! The metadata documents of groups and arrays: as stored, and as the mounted tree shows them.
 
-use super::{DocumentFormat, DocumentKind, Hierarchy, MetadataDocument};
+use super::{DocumentFormat, DocumentKind, Hierarchy, MetadataDocument, MetadataFile, ShownFormat};
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::json::{self, Map, Object, Value};
 use zarrfs_format::metadata::{
     ArrayMetadata, GROUP_DOCUMENT, MAX_DOCUMENT, V1_ATTRS, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP,
 };
-use zarrfs_store::{Counted, EntryKind, Key, Stat, get_counted};
+use zarrfs_store::{Counted, EntryKind, Key, Stat, StoreExt, get_known};
 
 impl Hierarchy {
     /// Returns the `.zarray` of the mounted tree; for a damaged array, the stored document. An
@@ -39,6 +39,22 @@ impl Hierarchy {
             metadata.shown_fields(stored, array.separator())
         })?;
         MetadataDocument::made(text, document.stat).map(Some)
+    }
+
+    /// Returns whether the mounted tree shows the document `file` of a usable array at `key` in the
+    /// format in which it is stored. The document is not read again.
+    pub fn shows_as_stored(&self, key: &Key, file: MetadataFile) -> bool {
+        let form = match file {
+            MetadataFile::Array => DocumentKind::V2,
+            MetadataFile::Zarr => DocumentKind::V3,
+            _ => return false,
+        };
+        if self.view != ShownFormat::Stored {
+            return false;
+        }
+        let found = self.array_document(key).ok().flatten();
+        found
+            .is_some_and(|found| found.form == form && matches!(self.array(key, &found), Ok(Ok(_))))
     }
 
     /// Returns the `.zattrs` of a group or array as stored. A node of v3 has one only in a tree
@@ -94,7 +110,14 @@ impl Hierarchy {
     ///
     /// The store fails.
     pub fn document_stats(&self, key: &Key) -> Result<Vec<Stat>> {
-        if let Some(stat) = self.stat(&key.join(ZARR_JSON))? {
+        let document = key.join(ZARR_JSON);
+        if self.store.concurrency() == 1
+            && self.known_stat(&document).is_none()
+            && let Some(stats) = self.documents_together(key)?
+        {
+            return Ok(stats);
+        }
+        if let Some(stat) = self.stat(&document)? {
             return Ok(vec![stat]);
         }
         let found = self.array_document(key)?;
@@ -108,6 +131,29 @@ impl Hierarchy {
         };
         let of_attributes = self.stat(&key.join(attributes))?;
         Ok(of_node.into_iter().chain(of_attributes).collect())
+    }
+
+    /// Returns the stats of the documents of a node of v3 or an array of v2, which one call of the
+    /// store finds; `None` if neither is at `key`.
+    fn documents_together(&self, key: &Key) -> Result<Option<Vec<Stat>>> {
+        let keys = [ZARR_JSON, ZARRAY, ZATTRS].map(|name| key.join(name));
+        let mut asked = keys.iter();
+        let mut stats = Vec::new();
+        self.store
+            .stat_many(&mut keys.iter().cloned(), &mut |stat| {
+                let name = asked.next().unwrap_or(key);
+                stats.push(stat.context(name));
+                true
+            });
+        let mut stats = stats.into_iter();
+        let mut next = || stats.next().transpose().map(Option::flatten);
+        if let Some(of_node) = next()? {
+            return Ok(Some(vec![of_node]));
+        }
+        let Some(of_array) = next()? else {
+            return Ok(None);
+        };
+        Ok(Some([of_array].into_iter().chain(next()?).collect()))
     }
 
     /// Returns the key of the document that defines the array at `key`: `.zarray` unless another
@@ -195,18 +241,23 @@ impl Hierarchy {
     }
 
     pub(super) fn stored_within(&self, key: &Key, limit: u64) -> Result<Option<MetadataDocument>> {
-        let read = get_counted(self.store(), key, limit).context(key)?;
-        Ok(read.map(
-            |Counted {
-                 bytes,
-                 stat,
-                 memory,
-             }| MetadataDocument {
-                text: bytes,
-                stat,
-                memory,
-            },
-        ))
+        let stat = self.stat(key)?;
+        if let Some(stat) = &stat
+            && stat.size <= limit
+            && let Some(text) = self.text_read(key, stat)
+        {
+            return MetadataDocument::made(text, stat.clone()).map(Some);
+        }
+        let Some(Counted {
+            bytes: text,
+            stat,
+            memory,
+        }) = get_known(self.store(), key, stat, limit).context(key)?
+        else {
+            return Ok(None);
+        };
+        self.keep_text(key, &stat, &text);
+        Ok(Some(MetadataDocument { text, stat, memory }))
     }
 }
 

@@ -7,7 +7,7 @@ use super::{FIXED_NAMES, FLAT, Tree};
 use crate::array::{Array, LevelPermissions, is_chunk_like};
 use crate::cache::ChunkPart;
 use std::time::SystemTime;
-use zarrfs_base::error::{Error, ErrorContext, Result};
+use zarrfs_base::error::{Error, Result};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ZARR_JSON, ZMETADATA};
 use zarrfs_store::{Key, Permissions, Stat};
@@ -55,6 +55,7 @@ impl Tree {
     ///
     /// ESTALE if the node is gone: the kernel then looks its path up again.
     pub fn attributes(&self, node: &Node) -> Result<Attributes> {
+        let _once = self.hierarchy.asked_once();
         if let Node::Value(key) | Node::Unreadable(key) = node {
             self.check_plain(node, key)?;
         }
@@ -95,6 +96,8 @@ impl Tree {
         match node.directory() {
             _ if self.may_be_laid_out(node) => true,
             Some(key) if self.has_objects(key) => true,
+            // `.` and `..` alone
+            _ if from == 0 && self.is_known_array(node) => false,
             _ if from >= FIXED_NAMES => false,
             Some(key) => self.shows_headers() || !self.knows_stored_size(key),
             None => node.view().is_some(),
@@ -154,7 +157,7 @@ impl Tree {
 
     /// Returns the stat of a key, or `None` if nothing is stored there.
     pub fn find_stat(&self, key: &Key) -> Result<Option<Stat>> {
-        self.hierarchy.store().stat(key).context(key)
+        self.hierarchy.stat(key)
     }
 
     /// Returns the stat of a key.

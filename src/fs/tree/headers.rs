@@ -422,6 +422,7 @@ impl Tree {
     }
 
     fn dataset(&self, key: &Key, format: GroupFormat, age: Duration) -> Result<Dataset> {
+        let _once = self.hierarchy.asked_once();
         let known = (key.clone(), format);
         let last = lock(&self.known_headers.datasets).get(&known).cloned();
         let asked = Instant::now();

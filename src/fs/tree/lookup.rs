@@ -77,6 +77,7 @@ impl Tree {
             let attributes = self.attributes_of_found(&node)?;
             return Ok(Some((node, attributes)));
         }
+        let _once = self.hierarchy.asked_once();
         let directory = self.directory(parent)?;
         if let Some(value) = self.single_value(&directory, name) {
             let stat = match &value {

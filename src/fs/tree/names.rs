@@ -44,6 +44,7 @@ pub type NameStream = Box<dyn Iterator<Item = Result<Name>> + Send>;
 impl Tree {
     /// Returns the names in a directory: the fixed names first, then those that the store lists.
     pub fn names(&self, node: &Node) -> Result<NameStream> {
+        let _once = self.hierarchy.asked_once();
         let Some(key) = node.directory() else {
             return match node.view() {
                 _ if !node.is_directory() => Err(Error::system(libc::ENOTDIR)),
@@ -168,6 +169,7 @@ impl Tree {
             let there = match file {
                 // a listing must not read the whole hierarchy
                 MetadataFile::Consolidated => self.hierarchy.consolidated_stat(key)?.is_some(),
+                _ if self.hierarchy.shows_as_stored(key, file) => true,
                 _ => self.document_stat(key, file).is_ok_and(|d| d.is_some()),
             };
             if there {

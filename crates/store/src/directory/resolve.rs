@@ -62,13 +62,9 @@ impl DirectoryStore {
         let Some(directory) = &level.directory else {
             return Ok(None);
         };
-        match fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => Ok(None),
-            Ok(s) if FileType::from_raw_mode(s.st_mode) != FileType::Symlink => {
-                Ok(Some(stat_from(&s).restricted(level.skipped)))
-            }
-            // `stat` follows symbolic links and classifies errors
-            _ => self.stat(key),
+        match stat_child(directory, name) {
+            Some(stat) => Ok(stat.map(|stat| stat.restricted(level.skipped))),
+            None => self.stat(key),
         }
     }
 }
@@ -191,6 +187,34 @@ pub(super) fn open_seen(
             let skipped = permissions_between(root, &fd).unwrap_or(Permissions::OWNER_ONLY);
             (fd, Some(skipped))
         })),
+    }
+}
+
+/// Returns the metadata of `path` below `root`, as far as a program may see it: see [`open_seen`].
+pub(super) fn stat_seen(root: &OwnedFd, path: &str) -> Result<Option<Stat>> {
+    if path.is_empty() {
+        return stat_of(root).map(Some);
+    }
+    if !path.contains('/')
+        && let Some(stat) = stat_child(root, path)
+    {
+        return Ok(stat);
+    }
+    let Some((fd, skipped)) = open_seen(root, path, OFlags::PATH)? else {
+        return Ok(None);
+    };
+    Ok(Some(stat_of(&fd)?.restricted(skipped)))
+}
+
+/// Returns the metadata of the file `name` in a directory, or `Some(None)` if there is none.
+/// Returns `None` for a symbolic link, and after errors that [`open_seen`] classifies.
+fn stat_child(directory: &OwnedFd, name: &str) -> Option<Option<Stat>> {
+    match fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Some(None),
+        Ok(s) if FileType::from_raw_mode(s.st_mode) != FileType::Symlink => {
+            Some(Some(stat_from(&s)))
+        }
+        _ => None,
     }
 }
 

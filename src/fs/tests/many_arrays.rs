@@ -1,0 +1,153 @@
+//! Counts what a program that walks through many arrays costs: names, and calls of the store.
+
+use super::*;
+use crate::fs::tree::{FIXED_NAMES, Headers};
+use zarrfs_export::{Format, GroupFormat};
+use zarrfs_store::testing::{FaultyStore, Operation};
+
+const GROUP: &str = r#"{"zarr_format":2}"#;
+const ARRAY: &str = r#"{"zarr_format":2,"shape":[1000],"chunks":[10],"dtype":"<f8","compressor":null,"fill_value":0,
+    "order":"C","filters":null}"#;
+
+/// Returns a file system over a store with the array `a` of so many chunks, which shows all headers.
+fn with_chunks(chunks: usize) -> (Arc<MemoryStore>, Fs) {
+    let store = Arc::new(MemoryStore::default());
+    store.insert(".zgroup", GROUP);
+    store.insert("a/.zarray", ARRAY);
+    for chunk in 0..chunks {
+        store.insert(&format!("a/{chunk}"), [0; 80]);
+    }
+    (store.clone(), with_all_headers(store))
+}
+
+fn with_all_headers(store: Arc<dyn Store>) -> Fs {
+    let headers = Headers {
+        formats: Format::ALL.to_vec(),
+        ..Headers::default()
+    };
+    with_tree(mount_store(store, 1 << 20, true), |tree| {
+        tree.with_headers(headers)
+    })
+}
+
+/// Returns the names from position `from` on that the file system passes to one request, and the
+/// position after them.
+fn listed(fs: &Fs, handle: u64, from: u64, with_attributes: bool) -> (Vec<String>, u64) {
+    let mut names = Vec::new();
+    let mut at = from;
+    if with_attributes {
+        let add = |entry: DirectoryEntry, next| {
+            names.push(entry.name.name.clone());
+            at = next;
+            false
+        };
+        fs.read_directory_with_attributes(handle, from, add)
+    } else {
+        let add = |name: &tree::Name, next| {
+            names.push(name.name.clone());
+            at = next;
+            false
+        };
+        fs.read_directory(handle, from, add)
+    }
+    .unwrap();
+    (names, at)
+}
+
+/// The kernel requests attributes with the first names of every directory.
+#[test]
+fn a_listing_that_asks_for_no_attributes_makes_no_header() {
+    let (_, fs) = with_chunks(1);
+    let a = fs.lookup(1, "a").unwrap().inode;
+    let handle = fs.open_directory(a).unwrap();
+    let (first, at) = listed(&fs, handle, 0, true);
+    assert_eq!((first, at), (vec![".".to_string(), "..".to_string()], 2));
+    let (names, at) = listed(&fs, handle, at, false);
+    assert!(names.len() > 3, "{names:?}");
+    assert_eq!([&names[0], &names[names.len() - 1]], ["data.raw", "0"]);
+    assert_eq!(listed(&fs, handle, at, false).0, Vec::<String>::new());
+    // of the array alone, whose name was looked up
+    assert!(fs.tree.state().contains(&("live_nodes", 1.into())));
+}
+
+#[test]
+fn a_program_that_asks_for_attributes_gets_those_of_many_chunks_together() {
+    let (_, fs) = with_chunks(100);
+    let a = fs.lookup(1, "a").unwrap().inode;
+    let handle = fs.open_directory(a).unwrap();
+    let (first, at) = listed(&fs, handle, 2, false);
+    assert!(first.len() < 100 && at > FIXED_NAMES, "{first:?}");
+    let (rest, _) = listed(&fs, handle, at, true);
+    let mut chunks: Vec<usize> = first.iter().chain(&rest).flat_map(|n| n.parse()).collect();
+    chunks.sort_unstable();
+    assert!(chunks.into_iter().eq(0..100));
+}
+
+/// Returns the number of calls of a store that asks it something.
+fn asked(store: &FaultyStore) -> [u64; 3] {
+    [Operation::Stat, Operation::Get, Operation::List].map(|operation| store.calls(operation))
+}
+
+/// Each document is asked for once in a request, and read once for a listing.
+#[test]
+fn a_request_asks_the_store_for_each_document_once() {
+    let (store, _) = with_chunks(1);
+    let store = Arc::new(FaultyStore::new(store));
+    let fs = with_all_headers(store.clone());
+    let count = |request: &dyn Fn() -> u64| {
+        let before = asked(&store);
+        let answer = request();
+        let after = asked(&store);
+        (answer, [0, 1, 2].map(|i| after[i] - before[i]))
+    };
+    // the documents of the root that could make it an array, its own, the root and the array
+    let (a, asked) = count(&|| fs.lookup(1, "a").unwrap().inode);
+    assert_eq!(asked, [6, 0, 0]);
+    // zarr.json, .zarray and .zattrs
+    let (handle, asked) = count(&|| fs.open_directory(a).unwrap());
+    assert_eq!(asked, [3, 1, 1]);
+    let (_, asked) = count(&|| {
+        let (_, at) = listed(&fs, handle, 0, true);
+        listed(&fs, handle, at, false).1
+    });
+    assert_eq!(asked, [0, 0, 0]);
+    // and the chunks, which du counts
+    let (_, asked) = count(&|| fs.lookup(a, "data.raw").unwrap().size);
+    assert_eq!(asked, [4, 0, 1]);
+    // and the attributes of the group, which may hold the reference system
+    let (_, asked) = count(&|| fs.lookup(a, "data.vrt").unwrap().size);
+    assert!(asked[0] <= 10 && asked[1] <= 1, "{asked:?}");
+}
+
+/// The dimension names of NCZarr stand in the document that the array was parsed from.
+#[test]
+fn the_file_of_a_group_reads_each_document_once() {
+    let store = Arc::new(MemoryStore::default());
+    store.insert(".zgroup", GROUP);
+    for i in 0..50 {
+        store.insert(&format!("a{i}/.zarray"), ARRAY);
+    }
+    let store = Arc::new(FaultyStore::new(store));
+    let headers = Headers {
+        groups: vec![GroupFormat::Hdf5],
+        ..Headers::default()
+    };
+    let fs = with_tree(mount_store(store.clone(), 1 << 20, true), |tree| {
+        tree.with_headers(headers)
+    });
+    assert!(fs.lookup(1, "dataset.h5").unwrap().size > 50 * 8000);
+    let [_, read, _] = asked(&store);
+    assert_eq!(read, 50);
+}
+
+/// Another program changes documents between two requests.
+#[test]
+fn the_next_request_asks_again() {
+    let (store, fs) = with_chunks(1);
+    let a = fs.lookup(1, "a").unwrap().inode;
+    assert_eq!(fs.lookup(a, "data.raw").unwrap().size, 8000);
+    store.insert("a/.zarray", ARRAY.replace("1000", "10"));
+    assert_eq!(fs.lookup(a, "data.raw").unwrap().size, 80);
+    store.insert("a/.zattrs", "{}");
+    assert_eq!(fs.lookup(a, ".zattrs").unwrap().size, 2);
+}
