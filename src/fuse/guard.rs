@@ -15,7 +15,7 @@ use super::messages::{MAX_DESCRIPTORS, receive, send, socket_pair};
 use super::mount_place::{MountPlace, open_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mount::UnmountFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Signal, geteuid, set_parent_process_death_signal};
@@ -329,7 +329,8 @@ const HOLDER_LIMIT: Timespec = Timespec {
 /// Returns whether nothing can read a pipe any more, or within a time.
 fn is_closed_within(pipe: &OwnedFd, limit: Timespec) -> bool {
     let mut state = [PollFd::new(pipe, PollFlags::empty())];
-    let _ = poll(&mut state, Some(&limit));
+    // the end of each thread of the daemon sends the signal again
+    let _ = retry_on_intr(|| poll(&mut state, Some(&limit)));
     state[0].revents().contains(PollFlags::ERR)
 }
 

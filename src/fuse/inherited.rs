@@ -9,7 +9,7 @@
 use fuser::{Config, Filesystem, Session, SessionACL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, FileType, OFlags, StatxFlags, statx};
-use rustix::io::{Errno, FdFlags};
+use rustix::io::{Errno, FdFlags, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
     socketpair,
@@ -152,7 +152,7 @@ fn check_first_request(device: &OwnedFd) -> std::result::Result<(), String> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    poll(&mut state, Some(&now)).map_err(reason)?;
+    retry_on_intr(|| poll(&mut state, Some(&now))).map_err(reason)?;
     let state = state[0].revents();
     if state.contains(PollFlags::ERR) {
         // a read does not wait in this state

@@ -143,12 +143,15 @@ def test_options_are_those_of_the_command_line(folder, store):
 
 def test_options_with_lists_are_joined_or_repeated(folder, store):
     told = subprocess.run([PROGRAM, "mount", "--help"], stdout=subprocess.PIPE).stdout.decode()
-    lists = sorted(line.split()[0][2:] for line in told.splitlines() if "<LIST>" in line)
+    # --headers <LIST>, --ingest[=<LIST>]
+    lists = sorted(line.split()[0].split("[")[0][2:] for line in told.splitlines() if "<LIST>" in line)
     assert lists == sorted(zarrfs._LISTS)
     with zarrfs.mount(store, containers=["h5", "nc"], headers=("npy",), read_only=True, sync=False, region=None) as path:
         assert {"dataset.h5", "dataset.nc"} <= set(os.listdir(path))
         names = os.listdir(os.path.join(path, "a"))
         assert "data.npy" in names and "data.vrt" not in names
+    assert zarrfs._words({"ingest": True}) == ["--ingest"]
+    assert zarrfs._words({"ingest": ["nc", "npy"]}) == ["--ingest=nc,npy"]
     header = ["X-A: 1", "X-B: 2"]
     assert zarrfs._words({"header": header}) == ["--header=X-A: 1", "--header=X-B: 2"]
 

@@ -41,7 +41,7 @@ __all__ = ["Error", "Mount", "array", "mount", "run"]
 Path = Union[str, "os.PathLike[str]"]
 
 # Options whose values are one list; of others each value repeats the option.
-_LISTS = ("containers", "headers", "views")
+_LISTS = ("containers", "headers", "ingest", "views")
 
 # Options that would keep the program from mounting, or from returning once it has.
 _REFUSED = ("foreground", "help")
