@@ -152,8 +152,8 @@ impl Fs {
     /// each name that `add` takes, except `.` and `..`. It may stop before a name whose attributes
     /// take long, but passes at least one name unless the directory ends. From position 0 on, it
     /// passes `.` and `..` alone of an array: the kernel requests attributes with the first names
-    /// of each directory, even for programs that do not ask for any, and keeps none of a file that
-    /// the mount generates. It requests them again once a program has asked.
+    /// of each directory, even if the program asks for no attributes. The kernel does not keep the
+    /// attributes of generated files, and requests attributes again once a program has asked.
     pub fn read_directory_with_attributes(
         &self,
         handle: u64,

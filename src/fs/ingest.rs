@@ -8,7 +8,7 @@
 //! * **Bytes that cannot become a node are not lost**: the last close puts them beside the file, as
 //!   [`REFUSED`], and nothing else has changed.
 //!
-//! The formats are those of [`crate::ingest`]; this module must not know them.
+//! [`crate::ingest`] reads the formats; this module must not know them.
 
 use super::files::composite::CompositeFile;
 use super::files::draft::{Draft, DraftBytes};
@@ -50,8 +50,8 @@ impl Fs {
         )))
     }
 
-    /// Returns whether a file at `path` may become the node at `key`: the node is that of the file,
-    /// or there is none.
+    /// Returns whether a file at `path` may become the node at `key`: no node is there, or the file
+    /// shows that node.
     fn takes_ingested(&self, path: &Key, key: &Key) -> Result<bool> {
         let hierarchy = self.tree.hierarchy();
         if self.tree.ingested(path)?.is_some() {
@@ -129,7 +129,7 @@ impl Change<'_> {
     ) -> Result<bool> {
         let file = handle.map(|handle| self.files.get(handle)).transpose()?;
         if let Some(handle) = handle {
-            // a successor of the daemon must know that the content is not that of the container
+            // a successor of the daemon must know that the content differs from the container
             self.record_written(handle);
         }
         let opened = file.as_ref().and_then(|file| file.as_ingested());
@@ -175,8 +175,8 @@ impl Change<'_> {
         self.replace_node(path, &key, Some(&ingest)).context(path)
     }
 
-    /// Replaces the node at `key`, if there is one, by that of the file at `path`. Without a file,
-    /// an empty directory remains: `rm -r` removes the directory next.
+    /// Makes the file at `path` the node at `key`, in place of the node before. Without a file, an
+    /// empty directory remains: `rm -r` removes the directory next.
     fn replace_node(&self, path: &Key, key: &Key, by: Option<&Ingest>) -> Result<()> {
         let hierarchy = self.tree.hierarchy();
         let store = hierarchy.shared_store();

@@ -30,7 +30,7 @@ use zarrfs_sandbox::PathAccess;
 /// to unmount.
 const ATTEMPTS: u32 = 10;
 
-/// Time between two attempts to unmount what is in use.
+/// Time between two attempts to unmount a mount in use.
 const MOMENT: Duration = Duration::from_millis(10);
 
 /// The reason why mounting failed.

@@ -44,7 +44,7 @@ pub fn mark(attributes: &mut Map<String, Value>, record: Option<&str>) {
     attributes.insert(MAKER.to_string(), text.into());
 }
 
-/// Returns whether attributes are those of a node that was a file.
+/// Returns whether a node with these attributes was a file.
 pub fn is_ingested(attributes: &Map<String, Value>) -> bool {
     let made = attributes.get(MAKER).and_then(Value::as_str);
     made.is_some_and(|made| made.starts_with(MARK))

@@ -63,6 +63,16 @@ fn store(directory: &Path, names: &[&str]) -> HashMap<String, TestArray> {
     names.iter().map(array).collect()
 }
 
+/// Creates an array of eight chunks of 512 bytes in one shard, and returns its path.
+fn sharded_array(directory: &Path) -> PathBuf {
+    let path = directory.join("s.zarr");
+    let args = ["create", text(&path), "--shape", "4096", "--dtype", "u1"];
+    let more = ["--chunks", "512", "--shards", "4096", "--zarr-format", "3"];
+    let created = zarrfs(&[&args[..], &more].concat());
+    assert!(created.status.success(), "{created:?}");
+    path
+}
+
 /// Runs `work` again and again on a thread, while `kills` are made. Returns how often it ran.
 fn while_killed(daemon: &Daemon, works: Vec<Box<dyn FnMut(usize) + Send>>) -> Vec<usize> {
     let kills = env_number("ZARRFS_OUTLIVE_KILLS", 12);
@@ -722,11 +732,7 @@ fn a_program_that_can_not_take_over_changes_nothing() {
 #[test]
 fn chunks_that_wait_for_their_shard_are_reported() {
     let directory = memory_directory();
-    let path = directory.path().join("s.zarr");
-    let args = ["create", text(&path), "--shape", "4096", "--dtype", "u1"];
-    let more = ["--chunks", "512", "--shards", "4096", "--zarr-format", "3"];
-    let created = zarrfs(&[&args[..], &more].concat());
-    assert!(created.status.success(), "{created:?}");
+    let path = sharded_array(directory.path());
     let daemon = Daemon::start(&path, &OUTLIVED);
     if !is_outlived(&daemon) {
         return;
@@ -759,11 +765,7 @@ fn chunk_files_of_shards_outlive_the_daemon() {
     const COUNT: usize = 8;
     const SIZE: usize = 512;
     let directory = memory_directory();
-    let path = directory.path().join("s.zarr");
-    let args = ["create", text(&path), "--shape", "4096", "--dtype", "u1"];
-    let more = ["--chunks", "512", "--shards", "4096", "--zarr-format", "3"];
-    let created = zarrfs(&[&args[..], &more].concat());
-    assert!(created.status.success(), "{created:?}");
+    let path = sharded_array(directory.path());
     let daemon = Daemon::start(&path, &OUTLIVED);
     if !is_outlived(&daemon) {
         return;

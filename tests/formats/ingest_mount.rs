@@ -66,7 +66,7 @@ const LAYOUTS: [(&str, bool, &[&str]); 3] = [
     ),
 ];
 
-/// Each file is that of its group or array, and the store is what `zarrfs put` makes.
+/// Each file shows its group or array, and `zarrfs put` makes the same store.
 #[test]
 fn copied_files_become_arrays_of_every_format() {
     let Some(python) = env_path("ZARRFS_TEST_PYTHON") else {
@@ -81,7 +81,7 @@ fn copied_files_become_arrays_of_every_format() {
         let mount = Mount::new(&store, options);
         let mut count = 0;
         for file in support::names(&files) {
-            // one end is that of the group, with which the files are compared
+            // the group has one end, with which the files are compared
             let Some((_, end @ ("nc" | "npy"))) = file.rsplit_once('.') else {
                 continue;
             };
@@ -230,7 +230,7 @@ fn a_file_that_is_written_again_replaces_the_group() {
     mount.assert_no_problem();
 }
 
-/// "The names follow from the store", and a mount without the option shows none of them.
+/// "The names follow from the store", and a mount without the option shows no such name.
 #[test]
 fn a_later_mount_shows_the_files_of_ingested_nodes_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -649,7 +649,7 @@ fn nco_and_cdo_write_and_change_files() {
     for name in names {
         let [expected, found] =
             [&local, mount.path()].map(|directory| run("ncdump", &[&name], directory));
-        // the order of variables is that of their names
+        // variables stand in the order of their names
         let sorted = |text: &str| {
             let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
             lines.sort();

@@ -15,9 +15,9 @@ use zarrfs_format::grid::ChunkId;
 use zarrfs_outlive::{HeldRecord, Record};
 use zarrfs_store::{Key, Version};
 
-/// The kinds of records: of a chunk that was erased, and of one that was put. The numbers are that
-/// of the chunk and the description of its array. The text is four numbers (that of the pending
-/// version, the length of the key, the count of written ranges, and 1 if stored bytes show
+/// The kinds of records: a chunk was erased, or a chunk was put. A record has the number of the
+/// chunk and the description of its array as numbers. Its text is four numbers (the number of the
+/// pending version, the length of the key, the count of written ranges, and 1 if stored bytes show
 /// through), the ranges, the key and the encoded bytes.
 const ERASED_RECORD: u32 = 16;
 const PUT_RECORD: u32 = 17;

@@ -66,7 +66,7 @@ fn a_listing_that_asks_for_no_attributes_makes_no_header() {
     assert!(names.len() > 3, "{names:?}");
     assert_eq!([&names[0], &names[names.len() - 1]], ["data.raw", "0"]);
     assert_eq!(listed(&fs, handle, at, false).0, Vec::<String>::new());
-    // of the array alone, whose name was looked up
+    // the one live node is the array, whose name was looked up
     assert!(fs.tree.state().contains(&("live_nodes", 1.into())));
 }
 

@@ -28,7 +28,7 @@ impl IngestRules {
     fn split<'a>(&self, name: &'a str) -> Option<(FileFormat, &'a str)> {
         let (stem, end) = name.rsplit_once('.')?;
         let format = self.formats.iter().find(|format| format.id() == end)?;
-        // hidden names are those of temporary files, and of no node
+        // temporary files have hidden names, and become no node
         (!stem.is_empty() && !stem.starts_with('.')).then_some((*format, stem))
     }
 

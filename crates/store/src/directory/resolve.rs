@@ -190,7 +190,7 @@ pub(super) fn open_seen(
     }
 }
 
-/// Returns the metadata of `path` below `root`, as far as a program may see it: see [`open_seen`].
+/// Returns the metadata of `path` below `root`, and hides what [`open_seen`] hides from a program.
 pub(super) fn stat_seen(root: &OwnedFd, path: &str) -> Result<Option<Stat>> {
     if path.is_empty() {
         return stat_of(root).map(Some);
