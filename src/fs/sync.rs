@@ -9,11 +9,11 @@
 //! * After a request was given up, one at a time is sent once until the server answers
 //!   (`store/object/transport.rs:send`), so that a program that closes several files waits for the
 //!   first one alone.
-//! * A sync tries again after a failure that may pass ([`may_pass`]), also of credentials, for
-//!   `--timeout`.
-//! * The end of the process waits until nothing could be stored for `--timeout` ([`Patience`]),
-//!   whatever the failure, since what is not stored is lost: a server that takes data, however
-//!   slowly, gets all of them.
+//! * A sync that fails for a cause that may pass ([`may_pass`]), also of credentials, tries again
+//!   for `--timeout`.
+//! * Both wait while the server takes data, however slowly: until nothing could be stored for
+//!   `--timeout` ([`Patience`]). The end of the process does so whatever the failure, since what is
+//!   not stored is lost.
 
 use super::Fs;
 use crate::cache::Cache;
@@ -169,6 +169,11 @@ impl Syncs {
         }
     }
 
+    /// Returns the patience of a caller whose syncs try for `limit`.
+    fn patience(&self, limit: Duration) -> Patience {
+        Patience::new(limit + MARGIN, self.progress(), Instant::now())
+    }
+
     /// Waits for a sync that begins from now on, as long as `left` returns a time.
     fn sync_while(
         &self,
@@ -250,13 +255,18 @@ impl Syncs {
 }
 
 impl RunningSync {
-    /// Stores everything, and tries again after a failure that may pass, until nothing could be
-    /// stored for `limit`.
+    /// Stores everything, and tries again after a failure that may pass, for `limit` after the
+    /// first round that has failed: what programs write and store meanwhile prolongs nothing.
     fn flush_within(&self, limit: Duration) -> Result<()> {
         let mut patience = Patience::new(limit, self.fs.syncs.progress(), Instant::now());
+        let mut end = None;
         loop {
             let done = self.fs.change().store_all();
-            let left = patience.left_after_round(self.fs.syncs.progress(), Instant::now());
+            let now = Instant::now();
+            let end = *end.get_or_insert_with(|| {
+                now + patience.left_after_round(self.fs.syncs.progress(), now)
+            });
+            let left = end.saturating_duration_since(now);
             if !done.as_ref().is_err_and(may_pass) || left.is_zero() {
                 return self.fs.arrays.take_losses().and(done);
             }
@@ -280,9 +290,9 @@ impl Fs {
     pub fn sync_all(&self) -> Result<()> {
         let stored = match self.syncs.limited() {
             Some((limit, fs)) => {
-                let deadline = Instant::now() + limit + MARGIN;
+                let mut patience = self.syncs.patience(limit);
                 self.syncs.sync_while(limit, &fs, &mut || {
-                    deadline.saturating_duration_since(Instant::now())
+                    patience.left(self.syncs.progress(), Instant::now())
                 })
             }
             None => self.change().flush_all(),
@@ -301,10 +311,10 @@ impl Fs {
     /// The error of [`Fs::sync_all`].
     pub fn sync_at_end(&self) -> Result<()> {
         self.change().end_begun();
-        let mut limited = self.syncs.limited().map(|(limit, fs)| {
-            let patience = Patience::new(limit + MARGIN, self.syncs.progress(), Instant::now());
-            (patience, limit, fs)
-        });
+        let mut limited = self
+            .syncs
+            .limited()
+            .map(|(limit, fs)| (self.syncs.patience(limit), limit, fs));
         let mut lost = Ok(());
         let mut attempts = 1;
         let stored = loop {
