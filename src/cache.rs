@@ -201,9 +201,14 @@ impl Cache {
     }
 
     /// Sets the spill file for chunks that were handed over and do not fit into memory.
-    pub fn spilling(mut self, options: SpillOptions) -> Self {
-        self.spill = Some(SpillFile::new(options));
+    pub fn spilling(mut self, file: Arc<SpillFile>) -> Self {
+        self.spill = Some(file);
         self
+    }
+
+    /// Returns that spill file.
+    pub fn spill(&self) -> Option<&Arc<SpillFile>> {
+        self.spill.as_ref()
     }
 
     /// Sets how many threads decode chunks of remote arrays; one per core by default.

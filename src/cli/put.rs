@@ -19,6 +19,7 @@ use std::io::{ErrorKind, Read, Seek};
 use std::path::PathBuf;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext};
+use zarrfs_base::spill_file::SpillFile;
 
 /// Number of bytes read and written at a time.
 const STEP: usize = 4 << 20;
@@ -128,7 +129,7 @@ pub fn open(
     let cache = memory
         .cache(stats.clone())
         .dropping_empty(writing.drop_empty_chunks)
-        .spilling(pending);
+        .spilling(SpillFile::new(pending, None));
     // nothing is prefetched, so that no spill file is needed
     let spill = SpillOptions {
         directory: std::env::temp_dir(),

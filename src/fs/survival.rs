@@ -143,12 +143,12 @@ impl Fs {
         let keys = counted.iter().map(|(key, _)| Key::normalize(key));
         let lost: Vec<Key> = keys.flatten().collect();
         self.cache.count_unstored(counts);
-        for (chunk, record) in RecordedChunk::of_records(left) {
-            let array = self.arrays.open(chunk.key());
-            let done = array.and_then(|array| self.cache.hand_over_again(&array, &chunk));
+        for (chunk, record) in RecordedChunk::of_records(left, self.cache.spill()) {
+            let key = chunk.key().clone();
+            let array = self.arrays.open(&key);
+            let done = array.and_then(|array| self.cache.hand_over_again(&array, chunk));
             if let Err(e) = done {
                 let why = "a chunk was lost when the daemon was killed";
-                let key = chunk.key();
                 self.stats.problem(format!("not stored: {key}: {why}: {e}"));
             }
             journal.remove(record.id);

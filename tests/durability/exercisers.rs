@@ -134,7 +134,7 @@ fn layouts() -> Vec<Layout> {
 }
 
 /// Runs a program. Fails with the end of its output unless it succeeds.
-fn run(mut command: std::process::Command, what: &str) -> String {
+pub fn run(command: &mut std::process::Command, what: &str) -> String {
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr]
         .map(|s| String::from_utf8_lossy(&s).into_owned())
@@ -194,7 +194,7 @@ fn exercise(fsx: &Path, layout: &Layout, seed: u64, operations: u64) {
         command
             .args(["-S", &seed.to_string(), "-N", &count.to_string()])
             .arg(mount.join("data.raw"));
-        let said = run(command, &format!("fsx, seed {seed}, {what}"));
+        let said = run(&mut command, &format!("fsx, seed {seed}, {what}"));
         assert!(said.contains("A-OK"), "{said}");
         done += count;
         if done == operations {
@@ -306,7 +306,7 @@ fn verify(name: &str, job: &str, layout: &Layout) {
         .arg(format!("--randseed={seed}"));
     // fio leaves its verification states in its working directory
     command.arg(&file).current_dir(folder.path());
-    run(command, &what);
+    run(&mut command, &what);
     assert_stored(mount, &made.path, &what);
     announce(&format!("{what}: verified, seed {seed}"));
 }

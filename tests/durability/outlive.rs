@@ -2,12 +2,13 @@
 //! version takes over. Bytes that were written and not stored are lost, and exactly the files that
 //! wrote them report it. ZARRFS_OUTLIVE_KILLS sets how often a daemon is killed.
 
+use crate::exercisers;
 use crate::support::array::TestArray;
 use crate::support::daemon::Daemon;
 use crate::support::shared_map::SharedMap;
 use crate::support::{
-    ZARRFS, close, copy_tree, env_number, failure, memory_directory, open_for_writing, random,
-    test_data, text, wait_for, zarrfs,
+    ZARRFS, announce, close, copy_tree, env_number, env_path, failure, memory_directory,
+    open_for_writing, random, test_data, text, wait_for, with_timeout, zarrfs,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -63,12 +64,13 @@ fn store(directory: &Path, names: &[&str]) -> HashMap<String, TestArray> {
     names.iter().map(array).collect()
 }
 
-/// Creates an array of eight chunks of 512 bytes in one shard, and returns its path.
-fn sharded_array(directory: &Path) -> PathBuf {
+/// Creates an array of `count` chunks of `size` bytes in shards of eight, and returns its path.
+fn sharded_array(directory: &Path, count: usize, size: usize) -> PathBuf {
     let path = directory.join("s.zarr");
-    let args = ["create", text(&path), "--shape", "4096", "--dtype", "u1"];
-    let more = ["--chunks", "512", "--shards", "4096", "--zarr-format", "3"];
-    let created = zarrfs(&[&args[..], &more].concat());
+    let [shape, chunk, shard] = [count * size, size, 8 * size].map(|size| size.to_string());
+    let args = ["create", text(&path), "--shape", &shape, "--dtype", "u1"];
+    let more = ["--chunks", &chunk, "--shards", &shard];
+    let created = zarrfs(&[&args[..], &more, &["--zarr-format", "3"]].concat());
     assert!(created.status.success(), "{created:?}");
     path
 }
@@ -732,7 +734,7 @@ fn a_program_that_can_not_take_over_changes_nothing() {
 #[test]
 fn chunks_that_wait_for_their_shard_are_reported() {
     let directory = memory_directory();
-    let path = sharded_array(directory.path());
+    let path = sharded_array(directory.path(), 8, 512);
     let daemon = Daemon::start(&path, &OUTLIVED);
     if !is_outlived(&daemon) {
         return;
@@ -762,17 +764,27 @@ fn chunks_that_wait_for_their_shard_are_reported() {
 /// shard was not stored." Bytes of `data.raw` may be lost, and are reported.
 #[test]
 fn chunk_files_of_shards_outlive_the_daemon() {
-    const COUNT: usize = 8;
-    const SIZE: usize = 512;
+    chunk_files_outlive(8, 512, 40);
+}
+
+/// The same with so many bytes that chunks wait in the spill file.
+#[test]
+fn chunk_files_in_the_spill_file_outlive_the_daemon() {
+    chunk_files_outlive(16, 1500 << 10, 12);
+}
+
+/// Changes the files of `count` chunks of `size` bytes, and compares them with a model after each
+/// kill.
+fn chunk_files_outlive(count: usize, size: usize, rounds: u64) {
     let directory = memory_directory();
-    let path = sharded_array(directory.path());
+    let path = sharded_array(directory.path(), count, size);
     let daemon = Daemon::start(&path, &OUTLIVED);
     if !is_outlived(&daemon) {
         return;
     }
     let chunk = |number: usize| daemon.path().join(number.to_string());
     let mut random = random(env_number("ZARRFS_SEED", 1));
-    let mut expected: Vec<Option<Vec<u8>>> = vec![None; COUNT];
+    let mut expected: Vec<Option<Vec<u8>>> = vec![None; count];
     let content = |number| match fs::read(chunk(number)) {
         Ok(bytes) => Some(bytes),
         Err(e) => {
@@ -780,9 +792,9 @@ fn chunk_files_of_shards_outlive_the_daemon() {
             None
         }
     };
-    for round in 0..40 * env_number("ZARRFS_OUTLIVE_KILLS", 12) / 12 {
+    for round in 0..rounds * env_number("ZARRFS_OUTLIVE_KILLS", 12) / 12 {
         for _ in 0..1 + random(4) {
-            let [number, other] = [random(COUNT), random(COUNT)];
+            let [number, other] = [random(count), random(count)];
             let byte = 1 + (round % 255) as u8;
             match (random(4), expected[number].is_some()) {
                 (0, true) => {
@@ -795,35 +807,68 @@ fn chunk_files_of_shards_outlive_the_daemon() {
                 }
                 (2, true) => {
                     let file = open_for_writing(&chunk(number));
-                    let at = random(SIZE - 9);
+                    let at = random(size - 9);
                     file.write_all_at(&[byte; 9], at as u64).unwrap();
                     close(file).unwrap();
                     let bytes = expected[number].as_mut().unwrap();
                     bytes[at..at + 9].fill(byte);
                 }
                 _ => {
-                    fs::write(chunk(number), [byte; SIZE]).unwrap();
-                    expected[number] = Some(vec![byte; SIZE]);
+                    // these bytes don't compress
+                    let bytes: Vec<u8> = (0..size).map(|_| random(256) as u8).collect();
+                    fs::write(chunk(number), &bytes).unwrap();
+                    expected[number] = Some(bytes);
                 }
             }
         }
         kill(&daemon);
-        let found: Vec<_> = (0..COUNT).map(content).collect();
-        assert_eq!(found, expected, "{round}");
+        let found: Vec<_> = (0..count).map(content).collect();
+        assert!(found == expected, "{round}");
     }
     let flat: Vec<u8> = expected
         .iter()
-        .flat_map(|chunk| chunk.clone().unwrap_or_else(|| vec![0; SIZE]))
+        .flat_map(|chunk| chunk.clone().unwrap_or_else(|| vec![0; size]))
         .collect();
     assert!(daemon.unmount().success());
     let stored = zarrfs(&["cat", text(&path)]);
-    assert_eq!(stored.stdout, flat);
+    assert!(stored.stdout == flat);
     // a removed chunk is not stored as fill values
     let count = expected.iter().flatten().count();
     let shown = zarrfs(&["info", "--json", text(&path)]);
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
     let initialized = &shown[0]["chunks_initialised"];
     assert_eq!(initialized, &json!(count), "{shown}");
+}
+
+/// Two files that are no arrays, which fsx maps, truncates and writes, lose nothing.
+#[test]
+fn fsx_does_not_notice_that_the_daemon_is_killed() {
+    let Some(fsx) = env_path("ZARRFS_FSX") else {
+        announce("skipped: ZARRFS_FSX is not set");
+        return;
+    };
+    let directory = memory_directory();
+    store(directory.path(), &["a"]);
+    let daemon = Daemon::start(directory.path(), &OUTLIVED);
+    if !is_outlived(&daemon) {
+        return;
+    }
+    let seed = env_number("ZARRFS_SEED", 1);
+    let run = |name: &str| {
+        let file = daemon.path().join(name);
+        let fsx = fsx.clone();
+        Box::new(move |n: usize| {
+            File::create(&file).unwrap();
+            let mut command = with_timeout(600, &fsx);
+            command.args(["-q", "-N", "500", "-S"]);
+            command.arg((seed + n as u64).to_string());
+            exercisers::run(command.arg(&file), &format!("fsx, seed {seed}, run {n}"));
+        })
+    };
+    let works: Vec<Box<dyn FnMut(usize) + Send>> = vec![run("one"), run("two")];
+    let runs = while_killed(&daemon, works);
+    assert!(runs.iter().all(|runs| *runs > 0), "{runs:?}");
+    assert!(daemon.unmount().success());
 }
 
 /// "An overlay, an archive: what is stored differs, and the rule does not."

@@ -1,5 +1,6 @@
 //! Unnamed files for bytes that do not fit into memory. The system deletes such a file with its
-//! last user or with the process. The module does not know what the bytes mean.
+//! last user, which may be a process that keeps it for the next one. The module does not know what
+//! the bytes mean.
 
 use crate::error::{Error, ErrorContext, Kind, Result};
 use crate::memory::lock;
@@ -127,9 +128,8 @@ pub struct SpillFile {
     state: Mutex<SpillState>,
 }
 
-#[derive(Default)]
 struct SpillState {
-    /// `None` while it holds no bytes.
+    /// `None` until bytes are put.
     file: Option<Arc<File>>,
     end: u64,
     /// Number of bytes that are not dropped yet.
@@ -144,11 +144,35 @@ pub struct SpilledBytes {
 }
 
 impl SpillFile {
-    /// Returns a spill file, which is opened when the first bytes are put.
-    pub fn new(options: SpillOptions) -> Arc<Self> {
+    /// Returns a spill file that continues `file`, or is opened when the first bytes are put.
+    pub fn new(options: SpillOptions, file: Option<File>) -> Arc<Self> {
+        let end = file
+            .as_ref()
+            .and_then(|file| Some(file.metadata().ok()?.len()));
+        let state = SpillState {
+            file: file.map(Arc::new),
+            end: end.unwrap_or_default(),
+            live: 0,
+        };
         Arc::new(SpillFile {
             options,
-            state: Mutex::default(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Returns bytes that another process has put into the file, `None` if it does not hold them.
+    /// The caller takes all of them before any is dropped, and none twice.
+    pub fn take_over(self: &Arc<Self>, range: Range<u64>) -> Option<SpilledBytes> {
+        let mut state = lock(&self.state);
+        let file = state.file.clone()?;
+        if range.start >= range.end || range.end > state.end {
+            return None;
+        }
+        state.live += range.end - range.start;
+        Some(SpilledBytes {
+            owner: self.clone(),
+            file,
+            range,
         })
     }
 
@@ -209,8 +233,9 @@ impl Drop for SpilledBytes {
     fn drop(&mut self) {
         let mut state = lock(&self.owner.state);
         state.live -= self.size();
-        if state.live == 0 {
-            *state = SpillState::default();
+        // no bytes are put meanwhile
+        if state.live == 0 && self.file.set_len(0).is_ok() {
+            state.end = 0;
             return;
         }
         drop(state);
@@ -262,10 +287,11 @@ mod tests {
     #[test]
     fn bytes_are_kept_until_they_are_dropped() {
         let directory = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
-        let spill = SpillFile::new(SpillOptions {
+        let options = SpillOptions {
             directory: directory.path().into(),
             limit: 10,
-        });
+        };
+        let spill = SpillFile::new(options.clone(), None);
         let Ok(first) = spill.put(&[1; 6]) else {
             return;
         }; // a tmpfs
@@ -281,14 +307,28 @@ mod tests {
         drop(first);
         let third = spill.put(&[3; 6]).unwrap();
         assert_eq!((read(&second), read(&third)), (vec![2; 4], vec![3; 6]));
-        drop((second, third));
+        drop(second);
+        // another process continues the file
+        let (file, range) = third.place();
+        let next = SpillFile::new(options, Some(file.try_clone().unwrap()));
+        let again = next.take_over(range.clone()).unwrap();
+        assert!(next.take_over(range.start..range.end + 1).is_none());
+        let more = next.put(&[4; 4]).unwrap();
+        assert_eq!((read(&again), read(&more)), (vec![3; 6], vec![4; 4]));
+        assert!(next.put(&[5]).is_err());
+        drop((again, more));
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        drop(third);
         assert_eq!(lock(&spill.state).end, 0);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         assert!(
-            SpillFile::new(SpillOptions {
-                directory: "/var/tmp".into(),
-                limit: 0
-            })
+            SpillFile::new(
+                SpillOptions {
+                    directory: "/var/tmp".into(),
+                    limit: 0
+                },
+                None
+            )
             .put(&[1])
             .is_err()
         );

@@ -55,7 +55,7 @@ pub enum PendingBytes {
     /// In memory.
     Memory(HeldBytes),
     /// In a spill file.
-    Spilled(SpilledBytes),
+    Spilled(Arc<SpilledBytes>),
 }
 
 /// Bytes in memory, counted in [`HELD`] until they are dropped.
@@ -94,7 +94,7 @@ impl PendingBytes {
         }
         spill
             .put(bytes)
-            .map(PendingBytes::Spilled)
+            .map(|spilled| PendingBytes::Spilled(Arc::new(spilled)))
             .map_err(|e| Error::system(libc::ENOSPC).context(e.message()))
     }
 
@@ -200,6 +200,9 @@ pub type ChunkChanges = BTreeMap<ChunkId, Arc<PendingChunk>>;
 /// The pending chunks of an object.
 #[derive(Default)]
 struct PendingObject {
+    /// The records of the chunks: see `recorded`. Each is dropped before the bytes of its chunk,
+    /// which it may refer to.
+    records: BTreeMap<ChunkId, HeldRecord>,
     chunks: ChunkChanges,
     /// Number of chunks through which stored bytes show.
     partial: usize,
@@ -207,12 +210,14 @@ struct PendingObject {
     times: Option<(Instant, Instant)>,
     /// Whether the object could not be stored. It is tried again.
     has_failed: bool,
-    /// The records of the chunks: see `recorded`.
-    records: BTreeMap<ChunkId, HeldRecord>,
 }
 
 impl PendingObject {
-    fn insert(&mut self, chunk: ChunkId, new: PendingChunk) {
+    fn insert(&mut self, chunk: ChunkId, new: PendingChunk, record: Option<HeldRecord>) {
+        match record {
+            Some(record) => drop(self.records.insert(chunk, record)),
+            None => drop(self.records.remove(&chunk)),
+        }
         self.partial += usize::from(new.written.is_some());
         if let Some(old) = self.chunks.insert(chunk, Arc::new(new)) {
             self.partial -= usize::from(old.written.is_some());
@@ -314,24 +319,21 @@ impl PendingChunks {
         let new = PendingChunk::new(bytes, written, base)?;
         let found = objects.entry(object).or_default();
         let version = new.version.clone();
-        match record(&new) {
-            Some(record) => drop(found.records.insert(chunk, record)),
-            None => drop(found.records.remove(&chunk)),
-        }
-        found.insert(chunk, new);
+        let record = record(&new);
+        found.insert(chunk, new, record);
         let now = Instant::now();
         found.times = Some((found.times.map_or(now, |(first, _)| first), now));
         Ok(Some(version))
     }
 
-    /// Replaces a pending chunk unless it has changed since `old`, or drops it. A record stays: the
-    /// same bytes were written, over another version of the stored chunk.
+    /// Replaces a pending chunk, with its record, unless it has changed since `old`, or drops it.
     pub fn replace(
         &self,
         object: u64,
         chunk: ChunkId,
         old: &PendingChunk,
         new: Option<PendingChunk>,
+        record: impl FnOnce(&PendingChunk) -> Option<HeldRecord>,
     ) {
         let mut objects = lock(&self.objects);
         let Some(found) = objects.get_mut(&object) else {
@@ -345,7 +347,10 @@ impl PendingChunks {
             return;
         }
         match new {
-            Some(new) => found.insert(chunk, new),
+            Some(new) => {
+                let record = record(&new);
+                found.insert(chunk, new, record);
+            }
             None => found.remove(chunk),
         }
         objects.retain(|_, found| !found.chunks.is_empty());

@@ -9,6 +9,7 @@
 
 use super::load_index::{check_whole_shard, rebuild_memory};
 use super::pending::{ChunkChanges, PendingBytes, PendingChunk, PendingChunks};
+use super::recorded;
 use super::{
     LoadedShard, Lookup, OR_CHANGING_TAGS, Recency, Replacements, ShardBytes, ShardedChunks,
     StoredChunk,
@@ -448,7 +449,10 @@ impl ShardedChunks {
             let new = self.laid_over(array, chunk, bytes, written, spill, &mut replaced)?;
             let new = PendingChunk::new(Some(new), Some(written.clone()), base)?;
             let object = self.outer_shard(array, chunk).number;
-            self.pending().replace(object, chunk, &change, Some(new));
+            self.pending()
+                .replace(object, chunk, &change, Some(new), |new| {
+                    recorded::record(array, chunk, new)
+                });
             replaced.count(array.stored_key(chunk))?;
         }
     }
@@ -520,14 +524,13 @@ impl ShardedChunks {
                 // a version that no chunk has, so that the bytes written inside are laid over the
                 // stored chunk
                 let none = Some(Version::Pending(0));
-                new = Some(PendingChunk::new(
-                    Some(PendingBytes::hold(&copy, how.spill)?),
-                    Some(written),
-                    none,
-                )?);
+                let bytes = PendingBytes::hold(&copy, how.spill)?;
+                new = Some(PendingChunk::new(Some(bytes), Some(written), none)?);
             }
             array.record_loss(chunk, "the array became smaller", how);
-            pending.replace(object, chunk, &change, new);
+            pending.replace(object, chunk, &change, new, |new| {
+                recorded::record(array, chunk, new)
+            });
         }
         Ok(())
     }

@@ -4,37 +4,43 @@
 //! must not know when shards are stored, nor what else a successor does.
 //!
 //! Invariant: a pending chunk has a record from before its request is answered until its object is
-//! stored or another chunk takes its place, unless its bytes wait in a spill file. Of two records
-//! of a chunk, the later one stands for it.
+//! stored or another chunk takes its place. Of two records of a chunk, the later one stands for it.
+//! Bytes in a spill file, which outlives the daemon, are there at least as long as the record.
 
 use super::pending::{PendingBytes, PendingChunk};
 use crate::array::{Array, Ranges};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
+use zarrfs_base::spill_file::{SpillFile, SpilledBytes};
 use zarrfs_format::grid::ChunkId;
 use zarrfs_outlive::{HeldRecord, Record};
 use zarrfs_store::{Key, Version};
 
-/// The kinds of records: a chunk was erased, or a chunk was put. A record has the number of the
-/// chunk and the description of its array as numbers. Its text is four numbers (the number of the
-/// pending version, the length of the key, the count of written ranges, and 1 if stored bytes show
-/// through), the ranges, the key and the encoded bytes.
+/// The kinds of records: a chunk was erased, or a chunk was put, whose bytes are in the record or in
+/// the spill file. A record has the number of the chunk and the description of its array as
+/// numbers. Its text is four numbers (the number of the pending version, the length of the key, the
+/// count of written ranges, and 1 if stored bytes show through), the ranges, the key, and the
+/// encoded bytes or the start and end of their range in the spill file.
 const ERASED_RECORD: u32 = 16;
 const PUT_RECORD: u32 = 17;
+const SPILLED_RECORD: u32 = 19;
 
 /// Maximum number of ranges in a record; a chunk with more is not recorded.
 const MAX_RANGES: usize = 256;
 
 /// A pending chunk that a killed daemon has left.
-pub struct RecordedChunk<'a> {
+pub struct RecordedChunk {
     order: u64,
     key: Key,
     chunk: ChunkId,
     description: u64,
     /// `None` if stored bytes don't show through.
     written: Option<Ranges>,
-    /// The encoded chunk; `None` if it was erased.
-    bytes: Option<&'a [u8]>,
+    /// The encoded chunk, `None` if it was erased.
+    bytes: Result<Option<PendingBytes>>,
 }
 
 /// Records a chunk that is about to be pending, if the mount outlives its daemon.
@@ -43,10 +49,15 @@ pub(super) fn record(array: &Array, chunk: ChunkId, new: &PendingChunk) -> Optio
     let Version::Pending(order) = new.version else {
         return None;
     };
+    let place;
     let (kind, bytes) = match &new.bytes {
         None => (ERASED_RECORD, &[][..]),
         Some(PendingBytes::Memory(held)) => (PUT_RECORD, held.bytes.as_slice()),
-        Some(PendingBytes::Spilled(_)) => return None,
+        Some(PendingBytes::Spilled(spilled)) => {
+            let (_, range) = spilled.place();
+            place = [range.start, range.end].map(u64::to_le_bytes);
+            (SPILLED_RECORD, place.as_flattened())
+        }
     };
     let key = array.key.as_str();
     let ranges: Vec<_> = new.written.iter().flat_map(Ranges::iter).collect();
@@ -82,19 +93,29 @@ fn description(array: &Array) -> u64 {
     hasher.finish()
 }
 
-impl<'a> RecordedChunk<'a> {
-    /// Returns the pending chunks of records, in the order in which they were handed over.
-    pub fn of_records(records: &'a [Record]) -> Vec<(Self, &'a Record)> {
+impl RecordedChunk {
+    /// Returns the pending chunks of records, in the order in which they were handed over. `spill`
+    /// continues the spill file of the daemon before.
+    pub fn of_records<'a>(
+        records: &'a [Record],
+        spill: Option<&Arc<SpillFile>>,
+    ) -> Vec<(Self, &'a Record)> {
+        // a daemon that was killed while it recorded a chunk anew has left two records of its bytes
+        let mut spilled = HashMap::new();
         let mut found: Vec<_> = records
             .iter()
-            .filter_map(|record| Some((Self::of_record(record)?, record)))
+            .filter_map(|record| Some((Self::of_record(record, spill, &mut spilled)?, record)))
             .collect();
         found.sort_by_key(|(chunk, _)| chunk.order);
         found
     }
 
-    fn of_record(record: &'a Record) -> Option<Self> {
-        if ![ERASED_RECORD, PUT_RECORD].contains(&record.kind) {
+    fn of_record(
+        record: &Record,
+        spill: Option<&Arc<SpillFile>>,
+        spilled: &mut HashMap<Range<u64>, Arc<SpilledBytes>>,
+    ) -> Option<Self> {
+        if ![ERASED_RECORD, PUT_RECORD, SPILLED_RECORD].contains(&record.kind) {
             return None;
         }
         let (head, rest) = record.text.split_at_checked(4 * 8)?;
@@ -109,13 +130,18 @@ impl<'a> RecordedChunk<'a> {
             .chunks_exact(2)
             .map(|range| range[0] as usize..range[1] as usize)
             .collect();
+        let bytes = match (record.kind, &numbers(bytes)[..]) {
+            (ERASED_RECORD, _) => Ok(None),
+            (SPILLED_RECORD, [start, end]) => taken_over(spill, *start..*end, spilled).map(Some),
+            _ => PendingBytes::in_memory(bytes).map(Some),
+        };
         Some(RecordedChunk {
             order,
             key: Key::normalize(str::from_utf8(key).ok()?).ok()?,
             chunk: ChunkId(chunk),
             description,
             written: (shows_through != 0).then_some(written),
-            bytes: (record.kind == PUT_RECORD).then_some(bytes),
+            bytes,
         })
     }
 
@@ -123,6 +149,21 @@ impl<'a> RecordedChunk<'a> {
     pub fn key(&self) -> &Key {
         &self.key
     }
+}
+
+/// Returns a range of bytes of the spill file, which is taken over once.
+fn taken_over(
+    spill: Option<&Arc<SpillFile>>,
+    range: Range<u64>,
+    spilled: &mut HashMap<Range<u64>, Arc<SpilledBytes>>,
+) -> Result<PendingBytes> {
+    if let Some(known) = spilled.get(&range) {
+        return Ok(PendingBytes::Spilled(known.clone()));
+    }
+    let bytes = spill.and_then(|spill| spill.take_over(range.clone()));
+    let bytes = Arc::new(bytes.ok_or_else(|| Error::io("the spill file lacks it"))?);
+    spilled.insert(range, bytes.clone());
+    Ok(PendingBytes::Spilled(bytes))
 }
 
 fn numbers(bytes: &[u8]) -> Vec<u64> {
@@ -135,8 +176,8 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// The array is another one by now, or has no such chunk; ENOMEM.
-    pub fn hand_over_again(&self, recorded: &RecordedChunk) -> Result<()> {
+    /// The array is another one by now, or has no such chunk; its bytes are missing; ENOMEM.
+    pub fn hand_over_again(&self, recorded: RecordedChunk) -> Result<()> {
         let chunk = recorded.chunk;
         let chunks = self.in_shards().filter(|_| {
             recorded.description == description(self) && chunk.0 < self.grid.chunk_count()
@@ -144,11 +185,10 @@ impl Array {
         let Some(chunks) = chunks else {
             return Err(Error::stale().context("the array was replaced"));
         };
-        let bytes = recorded.bytes.map(PendingBytes::in_memory).transpose()?;
         // a version that no chunk has, so that written bytes are laid over the stored chunk
         let base = recorded.written.as_ref().map(|_| Version::Pending(0));
         let written = recorded.written.as_ref();
-        chunks.hand_over(self, chunk, bytes, written, base)?;
+        chunks.hand_over(self, chunk, recorded.bytes?, written, base)?;
         Ok(())
     }
 }

@@ -76,7 +76,7 @@ impl Cache {
     /// # Errors
     ///
     /// Those of [`Array::hand_over_again`].
-    pub fn hand_over_again(&self, array: &Arc<Array>, recorded: &RecordedChunk) -> Result<()> {
+    pub fn hand_over_again(&self, array: &Arc<Array>, recorded: RecordedChunk) -> Result<()> {
         self.begin_counting(array);
         let done = array.hand_over_again(recorded);
         self.add_pending(array);

@@ -33,13 +33,35 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 /// daemon of a mount.
 const HELD: &str = "ZARRFS_HELD";
 
-/// The connection of a daemon to the process that holds its mount.
-pub struct Held {
-    pub link: OwnedFd,
+/// The files that the process that holds a mount keeps for each daemon.
+pub struct KeptFiles {
     /// The memory of the journal.
     pub memory: OwnedFd,
     /// The pipe for the numbers of daemons that end.
     pub deaths: OwnedFd,
+    /// The spill file of chunks that wait for their shards, `None` if it can't be opened.
+    pub spill: Option<OwnedFd>,
+}
+
+impl KeptFiles {
+    /// Duplicates the descriptors.
+    pub fn try_clone(&self) -> Result<Self> {
+        Ok(KeptFiles {
+            memory: self.memory.try_clone()?,
+            deaths: self.deaths.try_clone()?,
+            spill: self.spill.as_ref().map(OwnedFd::try_clone).transpose()?,
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &OwnedFd> {
+        [&self.memory, &self.deaths].into_iter().chain(&self.spill)
+    }
+}
+
+/// The connection of a daemon to the process that holds its mount.
+pub struct Held {
+    pub link: OwnedFd,
+    pub kept: KeptFiles,
     /// The mount, and why this daemon has taken its place, if there was one before.
     pub taken: Option<(Mountpoint, String)>,
     /// Pauses changes.
@@ -50,11 +72,10 @@ pub struct Held {
 
 impl Held {
     /// Creates the connection of the first daemon.
-    pub fn new(link: OwnedFd, memory: OwnedFd, deaths: OwnedFd) -> Self {
+    pub fn new(link: OwnedFd, kept: KeptFiles) -> Self {
         Held {
             link,
-            memory,
-            deaths,
+            kept,
             taken: None,
             pause: Arc::default(),
             made: MadeDirectories::default(),
@@ -66,7 +87,7 @@ impl Held {
     /// # Errors
     ///
     /// The holder has ended.
-    pub fn receive(link: OwnedFd, memory: OwnedFd, deaths: OwnedFd) -> Result<Self> {
+    pub fn receive(link: OwnedFd, kept: KeptFiles) -> Result<Self> {
         let (message, files) = receive(link.as_fd())?;
         let taken = match message.split_first() {
             Some((kind, rest)) if *kind == Message::Mounted as u8 => {
@@ -78,7 +99,7 @@ impl Held {
         let taken = taken.ok_or_else(|| Error::io("the process that holds the mount has ended"))?;
         Ok(Held {
             taken: Some(taken),
-            ..Held::new(link, memory, deaths)
+            ..Held::new(link, kept)
         })
     }
 
@@ -104,23 +125,34 @@ impl Held {
         // SAFETY: the process has one thread. A program that it runs must not take itself for a
         // daemon.
         unsafe { std::env::remove_var(HELD) };
-        let numbers: Vec<i32> = numbers.split(',').filter_map(|n| n.parse().ok()).collect();
-        let numbers = <[i32; 3]>::try_from(numbers).map_err(|_| Error::invalid(HELD))?;
-        // SAFETY: the holder has passed these descriptors on, and nothing else uses them.
-        let [link, memory, deaths] = numbers.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        for fd in [&link, &memory, &deaths] {
+        let mut descriptors = numbers.split(',').filter_map(|n| {
+            let fd = n.parse().ok()?;
+            // SAFETY: the holder has passed this descriptor on, and nothing else uses it.
+            Some(unsafe { OwnedFd::from_raw_fd(fd) })
+        });
+        let mut next = || descriptors.next().ok_or_else(|| Error::invalid(HELD));
+        let link = next()?;
+        let kept = KeptFiles {
+            memory: next()?,
+            deaths: next()?,
+            spill: next().ok(),
+        };
+        for fd in kept.all().chain([&link]) {
             rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC)?;
         }
-        Held::receive(link, memory, deaths).map(Some)
+        Held::receive(link, kept).map(Some)
     }
 
     /// Replaces this process by a program, which becomes the daemon. Returns if it can't be
     /// started.
-    pub fn replace_process(link: OwnedFd, memory: OwnedFd, deaths: OwnedFd, program: &Path) {
-        let numbers = [&link, &memory, &deaths].map(|fd| {
-            let _ = rustix::io::fcntl_setfd(fd, FdFlags::empty());
-            fd.as_raw_fd().to_string()
-        });
+    pub fn replace_process(link: OwnedFd, kept: &KeptFiles, program: &Path) {
+        let descriptors = [&link].into_iter().chain(kept.all());
+        let numbers: Vec<String> = descriptors
+            .map(|fd| {
+                let _ = rustix::io::fcntl_setfd(fd, FdFlags::empty());
+                fd.as_raw_fd().to_string()
+            })
+            .collect();
         let mut words = std::env::args_os();
         let name = words.next().unwrap_or_default();
         let failed = Command::new(program)

@@ -1,8 +1,8 @@
 //! The process that *holds* a mount: it keeps the connection to the kernel open, starts the daemon,
 //! and a successor when the daemon is killed or another program takes over. It has neither a store
 //! nor a cache, and its only socket takes orders of `zarrfs upgrade`. It must not know how a mount
-//! is made or served: daemons pass the connection on, and records for their successors stand in
-//! memory that it keeps (`crates/outlive`).
+//! is made or served: daemons pass the connection on, and what their successors need stands in
+//! memory (`crates/outlive`) and in a spill file that it keeps.
 //!
 //! * A request that a daemon has taken and not answered belongs to the connection. The kernel sends
 //!   it again when this process asks for it, after the last thread of the daemon has stopped taking
@@ -13,7 +13,7 @@
 //! * Killing this process ends the mount: the daemon stores everything.
 
 use super::handover::{HandOverOrder, OrderSocket};
-use super::held::{Held, split_text};
+use super::held::{Held, KeptFiles, split_text};
 use super::message::Message;
 use super::plan::MountPlan;
 use crate::cli::child_process::{ChildProcess, PassedSignals, WaitEnd, last_error};
@@ -32,6 +32,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use zarrfs_base::error::Error;
 use zarrfs_base::signals::{ENDING, SIGNALED};
+use zarrfs_base::spill_file::unnamed_file;
 use zarrfs_outlive::create_memory;
 
 /// Time within which the deaths of daemons are counted.
@@ -98,14 +99,22 @@ pub fn hold<R: FnOnce() -> CommandResult>(
     if plan.makes_mountpoint {
         made = mountpoint::make(plan.path)?;
     }
+    let (ends, deaths) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::from)?;
+    let kept = KeptFiles {
+        memory,
+        deaths,
+        spill: unnamed_file(&plan.args.reading.spill_directory())
+            .ok()
+            .map(OwnedFd::from),
+    };
     let mut holder = Holder {
         plan,
         directory: std::env::current_dir().ok(),
         made,
-        memory,
+        kept,
         signals,
         daemon: None,
-        deaths: pipe_with(PipeFlags::CLOEXEC).map_err(Error::from)?,
+        deaths: ends,
         unreaped: Vec::new(),
         mount: None,
         killed: VecDeque::new(),
@@ -153,11 +162,12 @@ struct Holder<'a> {
     directory: Option<PathBuf>,
     /// The mountpoint and directories above it that were made.
     made: MadeDirectories,
-    memory: OwnedFd,
+    /// What each daemon gets. They stay open as long as this process.
+    kept: KeptFiles,
     signals: PassedSignals,
     daemon: Option<Daemon>,
-    /// The pipe for the numbers of daemons that end. Both ends stay open as long as this process.
-    deaths: (OwnedFd, OwnedFd),
+    /// The pipe for the numbers of daemons that end.
+    deaths: OwnedFd,
     /// Daemons that were killed, and wait in the kernel.
     unreaped: Vec<ChildProcess>,
     /// The mount, as the first daemon has passed it on.
@@ -198,7 +208,7 @@ impl Holder<'_> {
             let mut watched = vec![
                 daemon.process.pidfd.as_fd(),
                 daemon.link.as_fd(),
-                self.deaths.0.as_fd(),
+                self.deaths.as_fd(),
             ];
             // one order at a time
             let orders = self.orders.as_ref().filter(|_| self.order.is_none());
@@ -329,7 +339,7 @@ impl Holder<'_> {
     /// thread of it waits in the kernel, so that it can't be reaped.
     fn take_death(&mut self) -> Option<String> {
         let mut said = [0; 256];
-        let length = rustix::io::read(&self.deaths.0, &mut said).ok()?;
+        let length = rustix::io::read(&self.deaths, &mut said).ok()?;
         let daemon = self.daemon.as_ref()?;
         let number = daemon.process.pid.as_raw_nonzero().to_string();
         let mut numbers = said[..length].split(|byte| *byte == b'\n');
@@ -379,17 +389,16 @@ impl Holder<'_> {
                 }
                 // signals of a terminal come from this process alone, once
                 let _ = rustix::process::setpgid(None, None);
-                let memory = self.memory.try_clone()?;
-                let deaths = self.deaths.1.try_clone()?;
+                let kept = self.kept.try_clone()?;
                 if self.mount.is_none() {
-                    return Ok(Some(Held::new(theirs, memory, deaths)));
+                    return Ok(Some(Held::new(theirs, kept)));
                 }
                 self.return_to_directory();
                 if let Some(program) = &self.program {
-                    Held::replace_process(theirs, memory, deaths, program);
+                    Held::replace_process(theirs, &kept, program);
                     std::process::exit(1);
                 }
-                Ok(Some(Held::receive(theirs, memory, deaths)?))
+                Ok(Some(Held::receive(theirs, kept)?))
             }
             child => {
                 self.is_serving = false;

@@ -19,11 +19,13 @@ use crate::fs::tree::Audience;
 use crate::fs::{Fs, Options};
 use crate::fuse::Mountpoint;
 use signal_hook::iterator::Signals;
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zarrfs_base::error::ErrorContext;
 use zarrfs_base::memory;
-use zarrfs_base::spill_file::SpillSpace;
+use zarrfs_base::spill_file::{SpillFile, SpillSpace};
 use zarrfs_base::stats::Stats;
 use zarrfs_sandbox::PathAccess;
 use zarrfs_store::{Store, StoreExt};
@@ -98,7 +100,8 @@ impl<'a> OpenedMount<'a> {
             None => MadeDirectories::default(),
         };
         let store = hierarchy.shared_store();
-        let fs = file_system(args, hierarchy, read_only, stats)?;
+        let spill = held.as_mut().and_then(|held| held.kept.spill.take());
+        let fs = file_system(args, hierarchy, read_only, stats, spill)?;
         set_facts(&fs, &plan);
         if held.is_some() {
             let holder = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
@@ -155,12 +158,14 @@ fn open_hierarchy(
     Ok(hierarchy.with_compressor(compressor.and_then(|compressor| compressor.0.clone())))
 }
 
-/// Creates the file system with the options of the mount.
+/// Creates the file system with the options of the mount. Chunks that wait for their shards are
+/// spilled into a file that may be given.
 fn file_system(
     args: &ServedArgs,
     hierarchy: Hierarchy,
     read_only: bool,
     stats: Arc<Stats>,
+    spill: Option<OwnedFd>,
 ) -> CommandResult<Arc<Fs>> {
     let options = Options {
         resize: args.resize,
@@ -172,7 +177,8 @@ fn file_system(
         .memory
         .cache(stats.clone())
         .dropping_empty(args.writing.drop_empty_chunks);
-    let cache = Arc::new(cache.spilling(options.spill.clone()));
+    let spill = SpillFile::new(options.spill.clone(), spill.map(File::from));
+    let cache = Arc::new(cache.spilling(spill));
     memory::register_shrinking(&cache);
     let tree = args.headers.tree(hierarchy, cache.clone());
     let ingest = args.ingest.rules(args.writing.drop_empty_chunks);

@@ -194,9 +194,9 @@ fn start_session(
             let fs = &opened.fs;
             let options = serve_options(args, opened.read_only);
             let held = opened.held.as_ref();
-            let deaths = held.map(|held| held.deaths.as_fd());
+            let deaths = held.map(|held| held.kept.deaths.as_fd());
             let outlive = OutliveOptions {
-                memory: held.map(|held| held.memory.as_fd()),
+                memory: held.map(|held| held.kept.memory.as_fd()),
                 pause: held.map(|held| held.pause.clone()).unwrap_or_default(),
             };
             let before = |mountpoint: &mut Mountpoint| {

@@ -38,7 +38,7 @@ impl OpenedTexts {
     /// Returns an owner of texts without any.
     pub(in crate::fs) fn new(spill: SpillOptions) -> Arc<Self> {
         Arc::new(OpenedTexts {
-            spill: SpillFile::new(spill),
+            spill: SpillFile::new(spill, None),
             in_memory: AtomicUsize::new(0),
         })
     }
