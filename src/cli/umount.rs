@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use zarrfs_base::error::Error;
-use zarrfs_base::json::{self, Value};
+use zarrfs_base::json;
 
 /// Maximum wait for the daemon to end.
 const WAIT: Timespec = Timespec {
@@ -57,39 +57,39 @@ pub fn run(args: &UmountArgs) -> CommandResult {
 fn unmount(path: &Path, mode: UnmountMode) -> CommandResult {
     let shown = path.display();
     // --lazy and --force are also for mounts that hang, and must not read from them
-    let daemon = if mode == UnmountMode::Unused {
+    let processes = if mode == UnmountMode::Unused {
         store_all(path).map_err(|why| CommandFailure::failed(format!("{shown}: {why}")))?
     } else {
-        None
+        Vec::new()
     };
     unmount_path(path, mode)?;
-    if let Some(daemon) = daemon
-        && poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&WAIT)) == Ok(0)
-    {
-        let why = "unmounted, but its daemon has not ended within 30 s; another mount namespace, as of a container, may keep the mount";
-        return Err(CommandFailure::failed(format!("{shown}: {why}")));
+    for process in processes {
+        if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&WAIT)) == Ok(0) {
+            let why = "unmounted, but its daemon has not ended within 30 s; another mount namespace, as of a container, may keep the mount";
+            return Err(CommandFailure::failed(format!("{shown}: {why}")));
+        }
     }
     Ok(())
 }
 
-/// Stores everything that was written to a mount, and returns the process of its daemon if this
-/// process can see it. A mount that has ended, or that is not of zarrfs, has nothing to store.
+/// Stores everything that was written to a mount, and returns its processes, the daemon first, if
+/// this process can see them. A mount that has ended, or that is not of zarrfs, has nothing to store.
 ///
 /// # Errors
 ///
 /// The reason why the mount stays, with the names of the chunks that could not be stored.
-fn store_all(path: &Path) -> Result<Option<OwnedFd>, String> {
+fn store_all(path: &Path) -> Result<Vec<OwnedFd>, String> {
     let Ok(Some(mount)) = mount_of(path) else {
-        return Ok(None);
+        return Ok(Vec::new());
     };
     let statistics = match read_statistics(&mount) {
-        Err(e) if is_no_mount(&e) => return Ok(None),
+        Err(e) if is_no_mount(&e) => return Ok(Vec::new()),
         statistics => statistics.map_err(unknown)?,
     };
     match sync(&mount) {
         Ok(said) if !said.is_empty() => Err(stays(String::from_utf8_lossy(&said).trim_end())),
         Err(e) if !is_no_mount(&e) => Err(unknown(e)),
-        _ => Ok(daemon(&statistics)),
+        _ => Ok(processes(&statistics)),
     }
 }
 
@@ -131,13 +131,18 @@ fn is_no_mount(e: &Error) -> bool {
     .contains(&e.errno())
 }
 
-/// Returns the process of a mount's daemon from its statistics; `None` if it runs where this
-/// process cannot see it.
-fn daemon(statistics: &[u8]) -> Option<OwnedFd> {
-    let statistics = json::parse(statistics).ok()?;
-    let pid = statistics
-        .get("pid")
-        .and_then(Value::as_i64)
-        .and_then(|pid| Pid::from_raw(pid as i32))?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
+/// Returns the daemon of a mount and the process that holds it, which may remove the mountpoint, by
+/// its statistics, except where this process cannot see them.
+fn processes(statistics: &[u8]) -> Vec<OwnedFd> {
+    let Ok(statistics) = json::parse(statistics) else {
+        return Vec::new();
+    };
+    ["pid", "holder_pid"]
+        .into_iter()
+        .filter_map(|name| {
+            let value = statistics.get(name)?;
+            let pid = value.as_i64().or_else(|| value.as_str()?.parse().ok())?;
+            pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()
+        })
+        .collect()
 }

@@ -611,6 +611,18 @@ fn synchronous_writes_are_stored_when_they_return() {
     assert_eq!(stored(), [1, 2]);
 }
 
+/// A daemon that has taken over does not know the mountpoint that was made.
+#[test]
+fn a_made_mountpoint_is_removed_after_an_upgrade() {
+    let sandbox = Sandbox::new();
+    assert_succeeded(&sandbox.zarrfs(&["mount", "--auto-mountpoint", "sample.zarr"]));
+    let upgraded = sandbox.zarrfs(&["upgrade", "sample"]);
+    let unmounted = sandbox.zarrfs(&["umount", "sample"]);
+    let is_left = sandbox.path().join("sample").exists();
+    assert_succeeded(&unmounted);
+    assert!(!is_left, "{upgraded:?}");
+}
+
 /// `--auto-mountpoint`: "create the mountpoint, and remove it after the unmount if it is empty."
 #[test]
 fn a_mountpoint_is_created_and_removed() {
