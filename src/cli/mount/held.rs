@@ -7,7 +7,8 @@ use crate::cli::mountpoint::MadeDirectories;
 use crate::fs::Fs;
 use crate::fuse::{ChangePause, Mountpoint, receive, send};
 use rustix::io::FdFlags;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -16,6 +17,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::pool::start_thread;
+use zarrfs_base::spill_file::unnamed_file;
 
 /// Maximum time for which a hand-over waits until nothing that is written would be lost.
 const QUIET_LIMIT: Duration = Duration::from_secs(10);
@@ -39,7 +41,7 @@ pub struct KeptFiles {
     pub memory: OwnedFd,
     /// The pipe for the numbers of daemons that end.
     pub deaths: OwnedFd,
-    /// The spill file of chunks that wait for their shards, `None` if it can't be opened.
+    /// The spill file of chunks that wait for their shards, once a daemon has opened it.
     pub spill: Option<OwnedFd>,
 }
 
@@ -103,13 +105,29 @@ impl Held {
         })
     }
 
-    /// Passes the mount on, before it is served.
-    pub fn send_mount(&self, mountpoint: &Mountpoint) -> Result<()> {
-        if let Some((bytes, files)) = mountpoint.to_message() {
-            let message = [&[Message::Mounted as u8, 0], bytes.as_slice()].concat();
-            send(self.link.as_fd(), &message, &files)?;
+    /// Returns the spill file of the daemon before, or a new one in `directory`, which is passed on.
+    /// Returns `None` if it can't be opened.
+    pub fn spill_file(&mut self, directory: &Path) -> Option<File> {
+        if let Some(spill) = self.kept.spill.take() {
+            return Some(spill.into());
         }
-        Ok(())
+        let spill = unnamed_file(directory).ok()?;
+        send(self.link.as_fd(), &[Message::Spill as u8], &[spill.as_fd()]).ok()?;
+        Some(spill)
+    }
+
+    /// Returns what passes a mount on that is not served yet: a message, and its files.
+    pub fn mount_message(mountpoint: &Mountpoint) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+        let (bytes, files) = mountpoint.to_message().unwrap_or_default();
+        let message = [&[Message::Mounted as u8, 0], bytes.as_slice()].concat();
+        let files = files.iter().map(BorrowedFd::try_clone_to_owned);
+        Ok((message, files.collect::<std::io::Result<_>>()?))
+    }
+
+    /// Passes the mount on, before its first request is answered.
+    pub fn send_mount(&self, (message, files): (Vec<u8>, Vec<OwnedFd>)) -> Result<()> {
+        let files: Vec<BorrowedFd> = files.iter().map(OwnedFd::as_fd).collect();
+        Ok(send(self.link.as_fd(), &message, &files)?)
     }
 
     /// Returns the connection of a program that the process that holds the mount has started;

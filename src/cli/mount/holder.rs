@@ -32,7 +32,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use zarrfs_base::error::Error;
 use zarrfs_base::signals::{ENDING, SIGNALED};
-use zarrfs_base::spill_file::unnamed_file;
 use zarrfs_outlive::create_memory;
 
 /// Time within which the deaths of daemons are counted.
@@ -103,9 +102,7 @@ pub fn hold<R: FnOnce() -> CommandResult>(
     let kept = KeptFiles {
         memory,
         deaths,
-        spill: unnamed_file(&plan.args.reading.spill_directory())
-            .ok()
-            .map(OwnedFd::from),
+        spill: None,
     };
     let mut holder = Holder {
         plan,
@@ -119,10 +116,8 @@ pub fn hold<R: FnOnce() -> CommandResult>(
         mount: None,
         killed: VecDeque::new(),
         orders: None,
-        order: None,
+        upgrade: None,
         program: None,
-        handing_over: None,
-        handover_end: None,
         failure: None,
         signaled: None,
         is_ready: false,
@@ -156,6 +151,20 @@ impl Daemon {
     }
 }
 
+/// An order of `zarrfs upgrade` that is carried out.
+struct Upgrade {
+    order: HandOverOrder,
+    /// The program that takes over, once the former daemon has ended.
+    takeover: Option<Takeover>,
+}
+
+struct Takeover {
+    /// The program before.
+    former: Option<PathBuf>,
+    /// When the new one must answer; `None` if it has missed that time.
+    end: Option<Instant>,
+}
+
 struct Holder<'a> {
     plan: &'a MountPlan<'a>,
     /// The working directory in which the program was started.
@@ -170,20 +179,16 @@ struct Holder<'a> {
     deaths: OwnedFd,
     /// Daemons that were killed, and wait in the kernel.
     unreaped: Vec<ChildProcess>,
-    /// The mount, as the first daemon has passed it on.
+    /// The mount, as the first daemon has passed it on before it answered the first request.
     mount: Option<Mountpoint>,
     /// When daemons were killed.
     killed: VecDeque<Instant>,
     /// Takes orders of `zarrfs upgrade`.
     orders: Option<OrderSocket>,
     /// The order that is carried out.
-    order: Option<HandOverOrder>,
+    upgrade: Option<Upgrade>,
     /// The program of daemons; `None` for this one.
     program: Option<PathBuf>,
-    /// The program before, while another one takes over.
-    handing_over: Option<Option<PathBuf>>,
-    /// When that program must answer.
-    handover_end: Option<Instant>,
     /// Why the latest daemon could not serve.
     failure: Option<String>,
     /// The exit code of a daemon that a signal has ended which this process passes on.
@@ -211,17 +216,23 @@ impl Holder<'_> {
                 self.deaths.as_fd(),
             ];
             // one order at a time
-            let orders = self.orders.as_ref().filter(|_| self.order.is_none());
+            let orders = self.orders.as_ref().filter(|_| self.upgrade.is_none());
             watched.extend(orders.map(OrderSocket::as_fd));
-            let death = match self.signals.wait_until(&watched, self.handover_end) {
+            let death = match self.signals.wait_until(&watched, self.takeover_end()) {
                 WaitEnd::Signal(signal, _) => {
                     daemon.process.send(signal);
                     continue;
                 }
                 WaitEnd::TimedOut => {
                     self.failure = Some(format!("no answer after {HANDOVER_LIMIT:?}"));
-                    self.handover_end = None;
                     daemon.process.send(SIGKILL);
+                    let takeover = self
+                        .upgrade
+                        .as_mut()
+                        .and_then(|upgrade| upgrade.takeover.as_mut());
+                    if let Some(takeover) = takeover {
+                        takeover.end = None;
+                    }
                     continue;
                 }
                 WaitEnd::Readable(0) => match self.reap(&mut ready)? {
@@ -240,13 +251,15 @@ impl Holder<'_> {
                     self.take_message(&mut ready)?;
                     continue;
                 }
-                WaitEnd::Readable(2) => match self.take_death() {
+                WaitEnd::Readable(2) => match self.take_death(&mut ready)? {
                     Some(death) => death,
                     None => continue,
                 },
                 WaitEnd::Readable(_) => {
-                    self.order = self.orders.as_ref().and_then(OrderSocket::take);
-                    if self.order.is_some() {
+                    let order = self.orders.as_ref().and_then(OrderSocket::take);
+                    if let Some(order) = order {
+                        let takeover = None;
+                        self.upgrade = Some(Upgrade { order, takeover });
                         self.tell_daemon(Message::Pause);
                     }
                     continue;
@@ -256,7 +269,7 @@ impl Holder<'_> {
                 // a signal that was passed on, as it ends any program
                 return Err(CommandFailure::of_process(code));
             }
-            if !self.is_ready || self.is_ending {
+            if self.mount.is_none() || self.is_ending {
                 let failure = format!("the daemon {death}: what was not stored is lost");
                 return Err(CommandFailure::failed(failure));
             }
@@ -265,6 +278,11 @@ impl Holder<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns when a program that takes over must answer.
+    fn takeover_end(&self) -> Option<Instant> {
+        self.upgrade.as_ref()?.takeover.as_ref()?.end
     }
 
     /// Has a daemon end the mount that still serves it, and waits for its end: it would be without
@@ -300,11 +318,12 @@ impl Holder<'_> {
             Some(Message::Mounted) => {
                 self.mount = Mountpoint::from_message(split_text(rest).1, files);
             }
+            Some(Message::Spill) => self.kept.spill = files.into_iter().next(),
             Some(Message::Ready) => {
                 (self.is_ready, self.is_serving) = (true, true);
-                self.handover_end = None;
-                if self.handing_over.take().is_some() {
-                    self.end_order(Ok(()));
+                let is_upgraded = |upgrade: &Upgrade| upgrade.takeover.is_some();
+                if self.upgrade.as_ref().is_some_and(is_upgraded) {
+                    self.end_upgrade(Ok(()));
                 }
                 if let Some(ready) = ready.take() {
                     self.orders = OrderSocket::open().ok();
@@ -312,9 +331,9 @@ impl Holder<'_> {
                     ready()?;
                 }
             }
-            Some(Message::Paused) if self.order.is_some() => daemon.process.send(SIGKILL),
+            Some(Message::Paused) if self.upgrade.is_some() => daemon.process.send(SIGKILL),
             Some(Message::Paused) => self.tell_daemon(Message::Resume),
-            Some(Message::Refused) => self.end_order(Err(text)),
+            Some(Message::Refused) => self.end_upgrade(Err(text)),
             Some(Message::Failed) => self.failure = Some(text),
             Some(Message::Ending) => self.is_ending = true,
             _ => {}
@@ -329,22 +348,32 @@ impl Holder<'_> {
         }
     }
 
-    fn end_order(&mut self, outcome: Result<(), String>) {
-        if let Some(order) = self.order.take() {
-            order.answer(outcome);
+    fn end_upgrade(&mut self, outcome: Result<(), String>) {
+        if let Some(upgrade) = self.upgrade.take() {
+            upgrade.order.answer(outcome);
         }
     }
 
     /// Takes the number of a daemon whose guard says that it ends. Returns how it has ended, if a
     /// thread of it waits in the kernel, so that it can't be reaped.
-    fn take_death(&mut self) -> Option<String> {
+    fn take_death(
+        &mut self,
+        ready: &mut Option<impl FnOnce() -> CommandResult>,
+    ) -> CommandResult<Option<String>> {
         let mut said = [0; 256];
-        let length = rustix::io::read(&self.deaths, &mut said).ok()?;
-        let daemon = self.daemon.as_ref()?;
+        let length = rustix::io::read(&self.deaths, &mut said).unwrap_or_default();
+        let Some(daemon) = &self.daemon else {
+            return Ok(None);
+        };
         let number = daemon.process.pid.as_raw_nonzero().to_string();
         let mut numbers = said[..length].split(|byte| *byte == b'\n');
         let is_current = numbers.any(|said| said == number.as_bytes());
-        (is_current && !self.is_ending && self.has_stopped()).then(|| self.leave())
+        if !is_current || self.is_ending || !self.has_stopped() {
+            return Ok(None);
+        }
+        let left = self.take_last_messages(ready)?;
+        self.unreaped.extend(left.map(|daemon| daemon.process));
+        Ok(Some("was killed".to_string()))
     }
 }
 
@@ -430,20 +459,22 @@ impl Holder<'_> {
     /// and whether it counts as a death.
     fn choose_program(&mut self, death: &str) -> (String, bool) {
         let failure = self.failure.take();
-        let Some(order) = &self.order else {
+        let Some(upgrade) = &mut self.upgrade else {
             return (failure.unwrap_or_else(|| death.to_string()), true);
         };
-        if self.handing_over.is_none() {
-            let why = format!("hands over to {}", order.program.display());
-            self.handing_over = Some(self.program.replace(order.program.clone()));
-            self.handover_end = Some(Instant::now() + HANDOVER_LIMIT);
+        let Some(takeover) = upgrade.takeover.take() else {
+            let program = upgrade.order.program.clone();
+            let why = format!("hands over to {}", program.display());
+            upgrade.takeover = Some(Takeover {
+                former: self.program.replace(program),
+                end: Some(Instant::now() + HANDOVER_LIMIT),
+            });
             return (why, false);
-        }
+        };
         // it could not take over: the former program does
-        self.program = self.handing_over.take().flatten();
-        self.handover_end = None;
+        self.program = takeover.former;
         let why = failure.unwrap_or_else(|| format!("the new program {death}"));
-        self.end_order(Err(why.clone()));
+        self.end_upgrade(Err(why.clone()));
         (format!("can't hand over ({why})"), false)
     }
 
@@ -488,27 +519,28 @@ impl Holder<'_> {
         CommandFailure::failed(why)
     }
 
-    /// Takes the last messages of a daemon that has ended, and returns how it has.
+    /// Takes the last messages of a daemon that has ended, and returns it.
+    fn take_last_messages(
+        &mut self,
+        ready: &mut Option<impl FnOnce() -> CommandResult>,
+    ) -> CommandResult<Option<Daemon>> {
+        while self.daemon.as_ref().is_some_and(Daemon::has_message) {
+            self.take_message(ready)?;
+        }
+        Ok(self.daemon.take())
+    }
+
+    /// Returns how a daemon has ended, after its last messages.
     fn reap(
         &mut self,
         ready: &mut Option<impl FnOnce() -> CommandResult>,
     ) -> CommandResult<DaemonEnd> {
-        while self.daemon.as_ref().is_some_and(Daemon::has_message) {
-            self.take_message(ready)?;
-        }
-        let daemon = self.daemon.take();
+        let daemon = self.take_last_messages(ready)?;
         let status = daemon.and_then(|daemon| {
             let id = WaitId::PidFd(daemon.process.pidfd.as_fd());
             waitid(id, WaitIdOptions::EXITED).ok().flatten()
         });
         Ok(end_of(status))
-    }
-
-    /// Leaves a daemon behind of which a thread waits in the kernel. Returns how it ends.
-    fn leave(&mut self) -> String {
-        self.unreaped
-            .extend(self.daemon.take().map(|daemon| daemon.process));
-        "was killed".to_string()
     }
 
     /// Waits until the threads of a daemon that ends take no requests any more. Returns false if

@@ -22,9 +22,11 @@ pub enum Message {
     Resume,
     /// The mount can't be served: the reason.
     Failed,
+    /// The spill file of chunks that wait for their shards.
+    Spill,
 }
 
-const MESSAGES: [Message; 8] = [
+const MESSAGES: [Message; 9] = [
     Message::Mounted,
     Message::Ready,
     Message::Ending,
@@ -33,6 +35,7 @@ const MESSAGES: [Message; 8] = [
     Message::Refused,
     Message::Resume,
     Message::Failed,
+    Message::Spill,
 ];
 
 impl Message {

@@ -20,7 +20,6 @@ use crate::fs::{Fs, Options};
 use crate::fuse::Mountpoint;
 use signal_hook::iterator::Signals;
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zarrfs_base::error::ErrorContext;
@@ -100,7 +99,11 @@ impl<'a> OpenedMount<'a> {
             None => MadeDirectories::default(),
         };
         let store = hierarchy.shared_store();
-        let spill = held.as_mut().and_then(|held| held.kept.spill.take());
+        let spill_directory = args.reading.spill_directory();
+        let spill = held
+            .as_mut()
+            .filter(|_| !read_only)
+            .and_then(|held| held.spill_file(&spill_directory));
         let fs = file_system(args, hierarchy, read_only, stats, spill)?;
         set_facts(&fs, &plan);
         if held.is_some() {
@@ -165,7 +168,7 @@ fn file_system(
     hierarchy: Hierarchy,
     read_only: bool,
     stats: Arc<Stats>,
-    spill: Option<OwnedFd>,
+    spill: Option<File>,
 ) -> CommandResult<Arc<Fs>> {
     let options = Options {
         resize: args.resize,
@@ -177,7 +180,7 @@ fn file_system(
         .memory
         .cache(stats.clone())
         .dropping_empty(args.writing.drop_empty_chunks);
-    let spill = SpillFile::new(options.spill.clone(), spill.map(File::from));
+    let spill = SpillFile::new(options.spill.clone(), spill);
     let cache = Arc::new(cache.spilling(spill));
     memory::register_shrinking(&cache);
     let tree = args.headers.tree(hierarchy, cache.clone());

@@ -188,12 +188,10 @@ fn start_session(
     let session = MountSite::of(&mountpoint)
         .and_then(|site| nesting::check(&opened.own, &site))
         .and_then(|()| {
-            if let Some(held) = opened.held.as_ref().filter(|_| !opened.is_successor) {
-                held.send_mount(&mountpoint)?;
-            }
             let fs = &opened.fs;
             let options = serve_options(args, opened.read_only);
             let held = opened.held.as_ref();
+            let message = Held::mount_message(&mountpoint)?;
             let deaths = held.map(|held| held.kept.deaths.as_fd());
             let outlive = OutliveOptions {
                 memory: held.map(|held| held.kept.memory.as_fd()),
@@ -213,6 +211,10 @@ fn start_session(
                 {
                     let why = "if the daemon is killed, its mount may hang until it is unmounted";
                     log::warn!("{e}; {why}");
+                }
+                // the handshake is recorded, so that a successor can serve the mount from now on
+                if let Some(held) = held.filter(|_| !opened.is_successor) {
+                    held.send_mount(message)?;
                 }
                 Ok(())
             };
