@@ -137,6 +137,78 @@ fn programs_write_into_the_mount_as_into_a_directory() {
     }
 }
 
+/// GDAL, R and Octave write a file that shows what they have written into a directory. The order of
+/// dimensions is that of their first use.
+#[test]
+fn gdal_r_and_octave_write_into_the_mount() {
+    const R: &str = r#"
+        library(ncdf4)
+        x <- ncdim_def("x", "degrees_east", 1:20)
+        time <- ncdim_def("time", "days since 2000-01-01", 0:2, unlim = TRUE)
+        v <- ncvar_def("v", "K", list(x, time), -999, prec = "float")
+        file <- nc_create("FILE", v)
+        for (i in 1:3) ncvar_put(file, v, 1:20 * i, start = c(1, i), count = c(20, 1))
+        ncatt_put(file, 0, "title", "written by R")
+        nc_close(file)"#;
+    const OCTAVE: &str = r#"
+        pkg load netcdf
+        nccreate("FILE", "v", "Dimensions", {"x", 5, "y", 4}, "Format", "classic");
+        ncwrite("FILE", "v", reshape(1:20, 5, 4));
+        ncwriteatt("FILE", "v", "units", "m");"#;
+    let folder = tempfile::tempdir().unwrap();
+    let grid = folder.path().join("grid.asc");
+    let head = "ncols 3\nnrows 2\nxllcorner 5\nyllcorner 40\ncellsize 0.5\n";
+    fs::write(&grid, format!("{head}1 2 3\n4 5 6\n")).unwrap();
+    let grid = support::text(&grid);
+    let writers: [(&str, &[&str], &[&str]); 3] = [
+        (
+            "gdal_translate",
+            &["-q", "-of", "netCDF", "-co", "FORMAT=NC", grid, "FILE"],
+            &["--version"],
+        ),
+        ("Rscript", &["-e", R], &["-e", "library(ncdf4)"]),
+        (
+            "octave",
+            &["-q", "--eval", OCTAVE],
+            &["-q", "--eval", "pkg load netcdf"],
+        ),
+    ];
+    let store = store(&folder.path().join("s"), false);
+    let mount = Mount::new(&store, &["--ingest"]);
+    for (program, args, probe) in writers {
+        if !is_installed(program)
+            || !Command::new(program)
+                .args(probe)
+                .status()
+                .unwrap()
+                .success()
+        {
+            support::announce(&format!("skipped: {program} does not write netCDF here"));
+            continue;
+        }
+        let name = format!("{program}.nc");
+        let dumps = [folder.path(), mount.path()].map(|directory| {
+            let file = directory.join(&name);
+            let file = support::text(&file);
+            let args: Vec<String> = args.iter().map(|arg| arg.replace("FILE", file)).collect();
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            run(program, &args, folder.path());
+            let dump = run("ncdump", &[file], folder.path());
+            let mut lines: Vec<_> = dump
+                .lines()
+                .filter(|line| !line.contains(":history = "))
+                .map(str::to_string)
+                .collect();
+            lines.sort();
+            lines
+        });
+        assert!(dumps[0].len() > 10, "{dumps:?}");
+        assert_eq!(dumps[0], dumps[1]);
+        assert!(store.join(program).is_dir());
+    }
+    mount.assert_no_problem();
+}
+
 /// Returns the names of the variables in a group of the store, as directories.
 fn variables(group: &Path) -> Vec<String> {
     let entries = fs::read_dir(group).unwrap().map(|entry| entry.unwrap());
