@@ -25,7 +25,7 @@ use zarrfs_base::memory::lock;
 use zarrfs_base::stats::Stats;
 
 /// Extra wait beyond the timeout of one request, so that a sync can report why the request failed.
-const MARGIN: Duration = Duration::from_secs(1);
+pub(super) const MARGIN: Duration = Duration::from_secs(1);
 
 /// Number of attempts at the end of the process where there is no time limit, as with a full disk,
 /// and the pause between attempts.
@@ -255,18 +255,19 @@ impl Syncs {
 }
 
 impl RunningSync {
-    /// Stores everything, and tries again after a failure that may pass, for `limit` after the
-    /// first round that has failed: what programs write and store meanwhile prolongs nothing.
+    /// Stores everything, and tries again after a failure that may pass, until no round has left
+    /// fewer chunks for `limit`. What programs write and store meanwhile prolongs nothing.
     fn flush_within(&self, limit: Duration) -> Result<()> {
-        let mut patience = Patience::new(limit, self.fs.syncs.progress(), Instant::now());
-        let mut end = None;
+        let unstored = || self.fs.cache.unstored_total().0;
+        let mut fewest = unstored();
+        let mut since = Instant::now();
         loop {
             let done = self.fs.change().store_all();
             let now = Instant::now();
-            let end = *end.get_or_insert_with(|| {
-                now + patience.left_after_round(self.fs.syncs.progress(), now)
-            });
-            let left = end.saturating_duration_since(now);
+            if unstored() < fewest {
+                (fewest, since) = (unstored(), now);
+            }
+            let left = (since + limit).saturating_duration_since(now);
             if !done.as_ref().is_err_and(may_pass) || left.is_zero() {
                 return self.fs.arrays.take_losses().and(done);
             }

@@ -275,31 +275,6 @@ fn an_unmount_during_an_outage_ends_and_names_the_data_that_is_not_stored() {
     );
 }
 
-/// An unmount waits longer than `--timeout` for a server that takes the chunks slowly.
-#[test]
-fn an_unmount_waits_for_a_slow_server_longer_than_the_timeout() {
-    const CHUNKS: usize = 800;
-    let (folder, server) = bucket(CHUNKS * 100, 100);
-    let mount = mount_bucket(&server, &["--timeout", "2s", "--retries", "0"]);
-    let new = pattern(9, CHUNKS * 100);
-    let file = support::open_for_writing(&mount.join("a/data.raw"));
-    std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
-    server.set_all(Fault::Status(503));
-    assert!(support::close(file).is_err());
-    assert_eq!(mount.counter("dirty_chunks"), CHUNKS as u64);
-    server.heal();
-    // about thirty chunks are stored at a time
-    server.set_latency(Duration::from_millis(200));
-    let (output, took) = umount(mount.path());
-    assert!(output.status.success(), "{output:?}");
-    assert!(took > Duration::from_secs(3), "{took:?}");
-    mount.assume_unmounted();
-    for chunk in 0..CHUNKS {
-        let stored = fs::read(folder.path().join(format!("bucket/a/{chunk}"))).unwrap();
-        assert_eq!(stored, new[chunk * 100..][..100], "{chunk}");
-    }
-}
-
 /// An unmount also tries for `--timeout` if the server refuses: the permission may be granted
 /// meanwhile.
 #[test]

@@ -2,12 +2,13 @@
 //! another machine writes, too.
 
 use crate::array::hierarchy::{ConsolidatedStore, Hierarchy, UseConsolidated};
+use crate::fs::sync::MARGIN;
 use crate::fs::tree::{FLAT, ROOT_INODE};
 use crate::fs::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use zarrfs_format::metadata::V1Order;
-use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault, UnlistedStore};
+use zarrfs_store::testing::{FaultyStore, Operation, PlannedFault, SimulatedRemote, UnlistedStore};
 use zarrfs_store::{Capabilities, MemoryStore, MetadataCache, Readable, Store, delegate_store};
 
 fn document(length: u64) -> String {
@@ -546,6 +547,26 @@ fn the_end_of_the_process_gives_up_where_bytes_are_sent_in_vain() {
         "{:?}",
         begun.elapsed()
     );
+}
+
+/// "They wait while a server takes data", however long that takes.
+#[test]
+fn a_sync_waits_longer_than_its_limit_for_a_slow_server() {
+    const CHUNKS: u64 = 400;
+    let latency = Duration::from_millis(600);
+    let limit = Duration::from_secs(2);
+    let remote = Arc::new(SimulatedRemote::new(latency, true));
+    remote.below.insert(".zgroup", ROOT.1);
+    remote.below.insert("a/.zarray", document(8 * CHUNKS));
+    let m = Machine::over(remote.clone());
+    let (_, handle) = m.open("a", FLAT, true).unwrap();
+    let bytes = vec![5; 8 * CHUNKS as usize];
+    m.fs.change().write(handle, 0, &bytes).unwrap();
+    m.fs.limit_syncs(limit);
+    let begun = Instant::now();
+    m.fs.sync_all().unwrap();
+    assert!(begun.elapsed() > limit + MARGIN, "{:?}", begun.elapsed());
+    assert_eq!(remote.puts.load(Ordering::SeqCst) as u64, CHUNKS);
 }
 
 /// "tries until --timeout", also where credentials are refused or space is missing.
