@@ -9,7 +9,7 @@
 use super::{Array, Ranges};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use zarrfs_base::error::{ErrorContext, Result};
+use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::lock;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ArrayMetadata, MAX_DOCUMENT};
@@ -29,6 +29,9 @@ pub struct Source {
     parse: ParseDocument,
     /// Protects the result of the last confirmation.
     confirmed: Mutex<Confirmed>,
+    /// Held while the store is asked: threads that store chunks of one array ask once. The time at
+    /// which it failed last, and the error, which those get that have waited.
+    failed: Mutex<Option<(Instant, Error)>>,
 }
 
 struct Confirmed {
@@ -51,6 +54,7 @@ impl Source {
                 asked: None,
                 shape: None,
             }),
+            failed: Mutex::default(),
         }
     }
 }
@@ -77,13 +81,23 @@ impl Array {
         let Some(source) = &self.source else {
             return Ok(());
         };
-        if self.freshness.is_replaced() {
-            return Ok(());
-        }
+        let begun = Instant::now();
+        let mut failed = lock(&source.failed);
         let last = lock(&source.confirmed).asked;
-        if batch && self.is_remote() && last.is_some_and(|last| last.elapsed() < MAX_AGE) {
+        let is_recent = |last: Instant| batch && self.is_remote() && last.elapsed() < MAX_AGE;
+        if self.freshness.is_replaced() || last.is_some_and(|last| last >= begun || is_recent(last))
+        {
             return Ok(());
         }
+        if let Some((_, e)) = failed.as_ref().filter(|(at, _)| *at >= begun) {
+            return Err(e.clone());
+        }
+        let done = self.ask(source);
+        *failed = done.clone().err().map(|e| (Instant::now(), e));
+        done
+    }
+
+    fn ask(&self, source: &Source) -> Result<()> {
         let asked = Instant::now();
         match self.stored_document(source)? {
             Document::Same => lock(&source.confirmed).asked = Some(asked),

@@ -563,10 +563,14 @@ fn a_sync_waits_longer_than_its_limit_for_a_slow_server() {
     let bytes = vec![5; 8 * CHUNKS as usize];
     m.fs.change().write(handle, 0, &bytes).unwrap();
     m.fs.limit_syncs(limit);
+    let before = remote.counts().iter().sum::<usize>();
     let begun = Instant::now();
     m.fs.sync_all().unwrap();
     assert!(begun.elapsed() > limit + MARGIN, "{:?}", begun.elapsed());
     assert_eq!(remote.puts.load(Ordering::SeqCst) as u64, CHUNKS);
+    // the threads ask for the document once a second, all together
+    let asked = remote.counts().iter().sum::<usize>() - before;
+    assert!(asked as u64 <= begun.elapsed().as_secs() + 3, "{asked}");
 }
 
 /// "tries until --timeout", also where credentials are refused or space is missing.
