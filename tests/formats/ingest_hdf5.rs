@@ -25,8 +25,10 @@ fn make(python: &Path, folder: &Path) -> PathBuf {
 
 /// Returns the names of files that become groups.
 fn names(files: &Path) -> Vec<String> {
-    let mut names = support::names(files);
-    names.retain(|name| name.ends_with(".nc") || name.ends_with(".h5"));
+    let names = support::listed(files).into_iter();
+    let names: Vec<_> = names
+        .filter(|name| name.ends_with(".nc") || name.ends_with(".h5"))
+        .collect();
     assert!(names.len() >= FILES, "{names:?}");
     names
 }
@@ -96,7 +98,7 @@ fn files_that_zarr_has_no_equal_for_are_refused_by_name() {
     let refused = make(&python, folder.path()).join("refused");
     let target = folder.path().join("s.zarr/g");
     let mut count = 0;
-    for name in support::names(&refused) {
+    for name in support::listed(&refused) {
         let Ok(reason) = fs::read_to_string(refused.join(format!("{name}.txt"))) else {
             continue;
         };
@@ -163,10 +165,10 @@ fn damaged_files_are_read_or_refused_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let sample = [Path::new("sample"), folder.path()];
     run_python(&python, "ingest_hdf5.py", &sample);
-    let seed = env_number("ZARRFS_TEST_SEED", std::process::id() as usize);
+    let seed = env_number("ZARRFS_TEST_SEED", std::process::id().into());
     println!("ZARRFS_TEST_SEED={seed}");
-    let mut random = support::random(seed as u64);
-    for name in support::names(folder.path()) {
+    let mut random = support::random(seed);
+    for name in support::listed(folder.path()) {
         let bytes = fs::read(folder.path().join(&name)).unwrap();
         checks::ingest(&bytes);
         for _ in 0..env_number("ZARRFS_TEST_MUTATIONS", 1500) {

@@ -95,6 +95,12 @@ def by_netcdf_c(directory):
         file.createDimension("x", 30)
         for name, options in layouts.items():
             file.createVariable(name, "f4", ("y", "x"), **options)[:] = values("f4", (40, 30), len(name))
+    with dataset("compressors") as file:
+        file.createDimension("y", 60)
+        file.createDimension("x", 50)
+        for name in ["zlib", "zstd", "bzip2", "blosc_lz", "blosc_lz4", "blosc_zstd", "blosc_zlib", "szip"]:
+            made = file.createVariable(name, "i4", ("y", "x"), compression=name, fletcher32=name == "zstd", chunksizes=(16, 50))
+            made[:] = values("i4", (60, 50), len(name))
     with dataset("two_unlimited") as file:
         file.createDimension("t", None)
         file.createDimension("s", None)
@@ -203,6 +209,7 @@ def by_h5py(directory):
             f["g"].attrs["note"] = "group"
             f.create_dataset("packed", data=values("i4", (50, 40)), chunks=(16, 16), compression="gzip", shuffle=True,
                              fletcher32=True)
+            f.create_dataset("lzf", data=values("i4", (50, 40)), chunks=(16, 16), compression="lzf", shuffle=True)
             # each index of chunks
             f.create_dataset("one_chunk", data=values("i4", (6, 7)), chunks=(6, 7))
             f.create_dataset("fixed", data=values("i4", (60, 7)), chunks=(4, 7))

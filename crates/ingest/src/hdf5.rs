@@ -4,6 +4,7 @@
 
 mod bounded;
 mod dimensions;
+mod filters;
 mod types;
 mod values;
 

@@ -1,6 +1,7 @@
 //! A file as the library `hdf5-reader` reads it: with bounds for memory, and with its errors and
 //! panics turned into errors of one line. This module must not know what the file describes.
 
+use super::filters;
 use hdf5_reader::error::Error as LibraryError;
 use hdf5_reader::{ExternalLinkResolver, Hdf5File, OpenOptions, Storage, StorageBuffer};
 use std::fs::File;
@@ -135,6 +136,7 @@ impl BoundedFile {
         options = match bounds {
             ReadBounds::Headers => options.with_chunk_cache_bytes(0).with_max_chunk_bytes(0),
             ReadBounds::Values { chunk, kept, .. } => options
+                .with_filter_registry(filters::registry(chunk))
                 .with_chunk_cache_bytes(kept)
                 .with_max_chunk_bytes(chunk),
         };
