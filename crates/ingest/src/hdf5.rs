@@ -327,8 +327,12 @@ impl Hdf5Walk {
         }
         let chunks = set
             .chunks()
-            .map(|chunks| chunks.into_iter().map(u64::from).collect());
-        let chunks = chunks.filter(|chunks: &Vec<u64>| chunks.len() == hints.shape.len());
+            .map(|chunks| chunks.into_iter().map(u64::from).collect::<Vec<_>>());
+        if let Some(chunks) = &chunks
+            && (chunks.contains(&0) || chunks.len() != hints.shape.len())
+        {
+            return Err(Error::invalid("HDF5: its chunks have another shape"));
+        }
         self.arrays.push(DescribedArray {
             path: path.to_string(),
             name: name.to_string(),
