@@ -222,7 +222,7 @@ fn overlap(one: &Variable, other: &Variable) -> Error {
 /// Returns the dtype for a type of netCDF.
 fn dtype(kind: Type) -> String {
     kind.number()
-        .map_or_else(|| "|S1".to_string(), |number| number_dtype(number))
+        .map_or_else(|| "|S1".to_string(), number_dtype)
 }
 
 /// Returns the little-endian dtype for numbers.

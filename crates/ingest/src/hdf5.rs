@@ -19,6 +19,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use types::{ItemChange, ItemType};
+use values::SharedFile;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_base::memory::Grant;
@@ -77,8 +78,7 @@ pub fn is_hdf5(file: &File, len: u64) -> Result<bool> {
 
 /// What a file describes.
 pub struct Hdf5Description {
-    file: Arc<File>,
-    len: u64,
+    file: Arc<SharedFile>,
     groups: Vec<IncomingGroup>,
     arrays: Vec<DescribedArray>,
     record: Option<String>,
@@ -148,9 +148,12 @@ impl Hdf5Description {
             [record] if groups.len() == 1 && fits_classic(&arrays, record) => Some(record.clone()),
             _ => None,
         };
+        let sizes = arrays
+            .iter()
+            .map(|array| values::chunk_size(array.chunks.as_ref(), array.item.size));
+        let largest = sizes.max().unwrap_or_default();
         Ok(Hdf5Description {
-            file,
-            len,
+            file: Arc::new(SharedFile::new(file, len, largest)),
             groups,
             arrays,
             record,
@@ -180,7 +183,6 @@ impl Hdf5Description {
         let array = array.ok_or_else(|| Error::invalid("no such array"))?;
         let values = Hdf5Values::new(
             self.file.clone(),
-            self.len,
             array.path.clone(),
             array.shape.clone(),
             array.chunks.clone(),

@@ -27,10 +27,8 @@ const MAX_KEPT: usize = 32 << 20;
 pub enum ReadBounds {
     /// Headers, which the library keeps: each byte read takes memory for [`PARSED`].
     Headers,
-    /// Values: at most so many bytes at a time.
+    /// Values: at most as many bytes at a time as [`BoundedFile::admit`] says.
     Values {
-        /// Maximum number of bytes of one read.
-        largest: usize,
         /// Maximum decoded size of a chunk in bytes.
         chunk: usize,
         /// Maximum size in bytes of the decoded chunks that are kept.
@@ -52,12 +50,14 @@ struct StorageState {
     held: Grant,
     /// Number of bytes read so far.
     read: usize,
+    /// Maximum number of bytes of one read of values.
+    largest: usize,
     /// The error that the library was told.
     failure: Option<Error>,
 }
 
 impl BoundedStorage {
-    fn admit(&self, offset: u64, len: usize) -> Result<()> {
+    fn check(&self, offset: u64, len: usize) -> Result<()> {
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > self.len) {
             let why = "the file ends before the bytes that it refers to: it is truncated, \
@@ -68,7 +68,7 @@ impl BoundedStorage {
         state.read += len;
         match self.bounds {
             ReadBounds::Headers => state.held.grow(len.saturating_mul(PARSED)),
-            ReadBounds::Values { largest, .. } if len > largest => {
+            ReadBounds::Values { .. } if len > state.largest => {
                 let why = format!("{len} bytes are no part of an array or header");
                 Err(Error::invalid(why))
             }
@@ -77,7 +77,7 @@ impl BoundedStorage {
     }
 
     fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
-        self.admit(offset, len)?;
+        self.check(offset, len)?;
         let mut bytes = vec![0; len];
         self.file.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
@@ -128,14 +128,17 @@ impl BoundedFile {
             file: file.clone(),
             len,
             bounds,
-            state: Mutex::default(),
+            state: Mutex::new(StorageState {
+                largest: MAX_HEADER,
+                ..StorageState::default()
+            }),
         });
         let mut options = OpenOptions::default()
             .with_max_object_header_bytes(MAX_HEADER)
             .with_external_link_resolver(Arc::new(NoOtherFiles));
         options = match bounds {
             ReadBounds::Headers => options.with_chunk_cache_bytes(0).with_max_chunk_bytes(0),
-            ReadBounds::Values { chunk, kept, .. } => options
+            ReadBounds::Values { chunk, kept } => options
                 .with_filter_registry(filters::registry(chunk))
                 .with_chunk_cache_bytes(kept)
                 .with_max_chunk_bytes(chunk),
@@ -157,6 +160,12 @@ impl BoundedFile {
             *self = BoundedFile::open(&storage.file, storage.len, storage.bounds)?;
         }
         Ok(&self.opened)
+    }
+
+    /// Admits reads of values of so many bytes.
+    pub fn admit(&self, largest: usize) {
+        let mut state = lock(&self.storage.state);
+        state.largest = state.largest.max(largest);
     }
 
     /// Returns the file.

@@ -4,6 +4,7 @@
 use hdf5_reader::FilterRegistry;
 use hdf5_reader::error::{Error, Result};
 use zarrfs_base::json::Map;
+use zarrfs_base::memory;
 use zarrfs_format::codec::{CodecConfig, build};
 
 /// The registered numbers of filters, and the codecs that read the same bytes.
@@ -15,6 +16,9 @@ const LZF: u16 = 32000;
 /// Number of bytes by which another filter may have made a chunk longer: a checksum.
 const MORE: usize = 16;
 
+/// The factor by which bytes are first taken to become longer, and then tried again.
+const FIRST: usize = 8;
+
 /// Returns all filters. None of those here decodes to more than a chunk of `chunk` bytes.
 pub fn registry(chunk: usize) -> FilterRegistry {
     let mut registry = FilterRegistry::new();
@@ -22,19 +26,31 @@ pub fn registry(chunk: usize) -> FilterRegistry {
     for (number, codec) in CODECS {
         registry.register(
             number,
-            Box::new(move |_, encoded, _| {
-                let codec = build(&CodecConfig::new(codec, Map::new()), 1);
-                let codec = codec.map_err(|e| Error::FilterError(e.to_string()))?;
-                let mut out = zarrfs_base::memory::zeroed(largest)
-                    .map_err(|e| Error::ResourceLimit(e.to_string()))?;
-                let len = codec.decode(encoded, &mut out);
-                out.truncate(len.map_err(|e| Error::DecompressionError(e.0))?);
-                Ok(out)
-            }),
+            Box::new(move |_, encoded, _| decoded(codec, encoded, largest)),
         );
     }
     registry.register(LZF, Box::new(move |_, encoded, _| lzf(encoded, largest)));
     registry
+}
+
+/// Decodes bytes of which the length is not known, at most `largest`.
+fn decoded(codec: &str, encoded: &[u8], largest: usize) -> Result<Vec<u8>> {
+    let codec = build(&CodecConfig::new(codec, Map::new()), 1);
+    let codec = codec.map_err(|e| Error::FilterError(e.to_string()))?;
+    let mut size = encoded.len().saturating_mul(FIRST).max(FIRST);
+    loop {
+        size = size.min(largest);
+        let out = memory::zeroed(size);
+        let mut out = out.map_err(|e| Error::ResourceLimit(e.to_string()))?;
+        match codec.decode(encoded, &mut out) {
+            Ok(len) => {
+                out.truncate(len);
+                return Ok(out);
+            }
+            Err(e) if size == largest => return Err(Error::DecompressionError(e.0)),
+            Err(_) => size = size.saturating_mul(FIRST),
+        }
+    }
 }
 
 /// Decodes LZF: runs of bytes, and copies of what was decoded before. Source of the format: liblzf,

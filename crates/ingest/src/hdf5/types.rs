@@ -15,6 +15,10 @@ use zarrfs_export::hdf5_format::COMPLEX;
 /// Maximum size of a string of a fixed length in bytes.
 const MAX_TEXT: u32 = 1 << 20;
 
+/// The classes of floats and of opaque items, as a file spells them.
+const FLOAT: u8 = 1;
+const OPAQUE: u8 = 5;
+
 /// How h5py names the values of booleans.
 const BOOLEANS: [(&str, u8); 2] = [("FALSE", 0), ("TRUE", 1)];
 
@@ -85,7 +89,7 @@ pub fn item_type(dtype: &Datatype, encoded: &[u8]) -> std::result::Result<ItemTy
         change,
         attributes: Map::new(),
     };
-    let unknown = || Err(name_of(dtype, encoded));
+    let unknown = || Err(name_of(dtype));
     if let Some(number) = number_of(dtype) {
         if !is_usual(number, encoded, 1) {
             return unknown();
@@ -129,7 +133,7 @@ pub fn item_type(dtype: &Datatype, encoded: &[u8]) -> std::result::Result<ItemTy
                 number.size,
                 reversed(number, number.size),
             );
-            found.attributes = flags(number, members).ok_or_else(|| name_of(dtype, encoded))?;
+            found.attributes = flags(number, members).ok_or_else(|| name_of(dtype))?;
             Ok(found)
         }
         Datatype::Compound { size, fields } => match complex(*size, fields) {
@@ -140,17 +144,12 @@ pub fn item_type(dtype: &Datatype, encoded: &[u8]) -> std::result::Result<ItemTy
             )),
             _ => unknown(),
         },
-        // a time of HDF5 is read as opaque bytes
-        Datatype::Opaque { size: 1.., tag: _ } if class(encoded) == 5 => {
-            let Datatype::Opaque { size, .. } = dtype else {
-                return unknown();
-            };
-            Ok(item(
-                format!("|V{size}"),
-                *size as usize,
-                ItemChange::Nothing,
-            ))
-        }
+        // a time of HDF5 is read as opaque bytes, too
+        Datatype::Opaque { size, .. } if *size > 0 && class(encoded) == OPAQUE => Ok(item(
+            format!("|V{size}"),
+            *size as usize,
+            ItemChange::Nothing,
+        )),
         _ => unknown(),
     }
 }
@@ -187,7 +186,8 @@ fn is_usual(number: NumberType, encoded: &[u8], parts: usize) -> bool {
     let found = encoded.windows(properties.len());
     let found = found.filter(|window| **window == properties).count();
     // the order of VAX has both bits for the order
-    let is_vax = class(encoded) == 1 && encoded.get(1).is_some_and(|flags| flags & 0x41 == 0x41);
+    let is_vax =
+        class(encoded) == FLOAT && encoded.get(1).is_some_and(|flags| flags & 0x41 == 0x41);
     found >= parts && !is_vax
 }
 
@@ -232,7 +232,7 @@ fn flags(number: NumberType, members: &[EnumMember]) -> Option<Map<String, Value
 }
 
 /// Returns the name of a type for a message.
-fn name_of(dtype: &Datatype, encoded: &[u8]) -> String {
+fn name_of(dtype: &Datatype) -> String {
     match dtype {
         Datatype::FixedPoint { size, .. } => {
             format!("an integer of {size} bytes, some bits unused")
@@ -250,8 +250,7 @@ fn name_of(dtype: &Datatype, encoded: &[u8]) -> String {
         Datatype::VarLen { .. } => "sequences of variable length".into(),
         Datatype::Reference { .. } => "references".into(),
         Datatype::Bitfield { .. } => "a bitfield".into(),
-        Datatype::Opaque { .. } if class(encoded) == 2 => "times of HDF5".into(),
-        Datatype::Opaque { .. } => "opaque items of no bytes".into(),
+        Datatype::Opaque { .. } => "opaque items of no bytes, or times of HDF5".into(),
     }
 }
 
@@ -286,7 +285,7 @@ pub fn attribute(
     string: &mut dyn FnMut(&[u8]) -> Result<Vec<u8>>,
 ) -> Result<Value> {
     let refused = || {
-        let what = name_of(&message.datatype, &[]);
+        let what = name_of(&message.datatype);
         Error::invalid(format!("{what}, which no attribute of Zarr is"))
     };
     let raw = &message.raw_data;

@@ -7,6 +7,7 @@ use crate::FilePlace;
 use hdf5_reader::error::{Error as LibraryError, Result as LibraryResult};
 use hdf5_reader::{Dataset, Datatype, H5Type, SliceInfo, SliceInfoElem};
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
@@ -29,11 +30,28 @@ const MAX_SHARED: usize = 32 << 20;
 /// Number of bytes of headers and indexes that a read may take beside chunks and boxes.
 const HEADERS: usize = 2 << 20;
 
-/// The items of a data set. Clones of it open the file on their own.
-#[derive(Debug)]
-pub struct Hdf5Values {
+/// Number of data sets after which the file is opened anew.
+const MAX_SETS: usize = 256;
+
+/// The file of all data sets, which is opened when one of them is read.
+pub struct SharedFile {
     file: Arc<File>,
     len: u64,
+    /// The size of the largest chunk of the file in bytes.
+    chunk: usize,
+    /// The file, and the number of data sets that were opened in it.
+    opened: Mutex<Option<(Arc<OpenedFile>, usize)>>,
+}
+
+/// A file that is open, and the number of places of chunks that the library may keep of it.
+struct OpenedFile {
+    file: BoundedFile,
+    places: AtomicU64,
+}
+
+/// The items of a data set.
+pub struct Hdf5Values {
+    shared: Arc<SharedFile>,
     /// The path of the data set in the file.
     path: String,
     shape: Vec<u64>,
@@ -42,23 +60,69 @@ pub struct Hdf5Values {
     /// The size of an item in the file in bytes; 0 for a reference to a string.
     item: usize,
     change: ItemChange,
-    opened: Mutex<Option<Arc<OpenedSet>>>,
+    opened: Mutex<Option<OpenedSet>>,
 }
 
 /// A data set that is open.
+#[derive(Clone)]
 struct OpenedSet {
-    file: BoundedFile,
-    set: Dataset,
-    /// The largest box in bytes for which it was opened.
-    largest: usize,
-    /// Number of places of chunks that the library may keep.
-    places: Mutex<u64>,
+    file: Arc<OpenedFile>,
+    set: Arc<Dataset>,
 }
 
-impl std::fmt::Debug for OpenedSet {
+impl std::fmt::Debug for Hdf5Values {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenedSet").finish_non_exhaustive()
+        f.debug_tuple("Hdf5Values").field(&self.path).finish()
     }
+}
+
+impl SharedFile {
+    /// Describes a file of `len` bytes with chunks of at most `chunk` bytes.
+    pub fn new(file: Arc<File>, len: u64, chunk: usize) -> Self {
+        SharedFile {
+            file,
+            len,
+            chunk,
+            opened: Mutex::default(),
+        }
+    }
+
+    /// Returns the maximum size in bytes of the decoded chunks that the library keeps.
+    fn kept(&self) -> usize {
+        self.chunk.saturating_mul(2).min(MAX_SHARED)
+    }
+
+    /// Returns the open file, or opens it anew instead of `full`.
+    fn open(&self, full: Option<&OpenedSet>) -> Result<Arc<OpenedFile>> {
+        let mut opened = lock(&self.opened);
+        if let Some((file, sets)) = &mut *opened
+            && *sets < MAX_SETS
+            && full.is_none_or(|full| !Arc::ptr_eq(&full.file, file))
+        {
+            *sets += 1;
+            return Ok(file.clone());
+        }
+        let bounds = ReadBounds::Values {
+            chunk: self.chunk,
+            kept: self.kept(),
+        };
+        let file = Arc::new(OpenedFile {
+            file: BoundedFile::open(&self.file, self.len, bounds)?,
+            places: AtomicU64::new(0),
+        });
+        *opened = Some((file.clone(), 1));
+        Ok(file)
+    }
+}
+
+/// Returns the size of a decoded chunk of the file in bytes; 0 without chunks.
+pub fn chunk_size(chunks: Option<&Vec<u64>>, item: usize) -> usize {
+    let item = if item == 0 { 16 } else { item };
+    chunks.map_or(0, |chunks| {
+        chunks
+            .iter()
+            .fold(item, |size, len| size.saturating_mul(*len as usize))
+    })
 }
 
 /// An item of `N` bytes, as the file has it.
@@ -106,18 +170,16 @@ impl H5Type for LongItem {
 }
 
 impl Hdf5Values {
-    /// Describes the items of the data set at a path of a file of `len` bytes.
+    /// Describes the items of the data set at a path of a file.
     pub fn new(
-        file: Arc<File>,
-        len: u64,
+        shared: Arc<SharedFile>,
         path: String,
         shape: Vec<u64>,
         chunks: Option<Vec<u64>>,
         item: &ItemType,
     ) -> Self {
         Hdf5Values {
-            file,
-            len,
+            shared,
             path,
             shape,
             chunks,
@@ -125,17 +187,6 @@ impl Hdf5Values {
             change: item.change,
             opened: Mutex::default(),
         }
-    }
-
-    /// Returns the size of a decoded chunk of the file in bytes; 0 without chunks.
-    fn chunk_size(&self) -> usize {
-        let item = if self.item == 0 { 16 } else { self.item };
-        let Some(chunks) = &self.chunks else {
-            return 0;
-        };
-        chunks
-            .iter()
-            .fold(item, |size, len| size.saturating_mul(*len as usize))
     }
 
     /// Returns the memory in bytes that reading a box of `size` bytes takes beside the box: an
@@ -150,13 +201,12 @@ impl Hdf5Values {
         };
         copies
             .saturating_add(self.chunk_size().saturating_mul(4))
-            .saturating_add(self.kept())
+            .saturating_add(self.shared.kept())
             .saturating_add(HEADERS)
     }
 
-    /// Returns the maximum size in bytes of the decoded chunks that are kept.
-    fn kept(&self) -> usize {
-        self.chunk_size().saturating_mul(2).min(MAX_SHARED)
+    fn chunk_size(&self) -> usize {
+        chunk_size(self.chunks.as_ref(), self.item)
     }
 
     /// Reads a box: see [`ItemSource::read_box`](crate::ItemSource::read_box).
@@ -253,7 +303,7 @@ impl Hdf5Values {
         let slice = SliceInfo {
             selections: selections.collect(),
         };
-        let bytes = opened.file.call(|_| match item {
+        let bytes = opened.file.file.call(|_| match item {
             1 => raw::<1>(&opened.set, &slice),
             2 => raw::<2>(&opened.set, &slice),
             4 => raw::<4>(&opened.set, &slice),
@@ -276,39 +326,36 @@ impl Hdf5Values {
         Ok(bytes)
     }
 
-    /// Returns the data set, opened anew if the library may keep much of it.
-    fn opened(&self, largest: usize, places: u64) -> Result<Arc<OpenedSet>> {
+    /// Returns the data set, opened anew if the library may keep much of the file. The caller reads
+    /// at most `largest` bytes, from so many chunks.
+    fn opened(&self, largest: usize, places: u64) -> Result<OpenedSet> {
+        let largest = match self.item {
+            0 => MAX_HEAP,
+            _ => largest,
+        };
+        let chunk = self.chunk_size().saturating_mul(2);
+        let largest = largest.saturating_add(chunk).saturating_add(HEADERS);
         let mut kept = lock(&self.opened);
         if let Some(opened) = &*kept {
-            let mut before = lock(&opened.places);
-            let holds_strings = self.item == 0 && opened.file.read() > MAX_STRINGS_KEPT;
-            if *before + places <= MAX_PLACES && largest <= opened.largest && !holds_strings {
-                *before += places;
-                drop(before);
+            let file = &opened.file;
+            let holds_strings = self.item == 0 && file.file.read() > MAX_STRINGS_KEPT;
+            let before = file.places.fetch_add(places, Ordering::Relaxed);
+            if before.saturating_add(places) <= MAX_PLACES && !holds_strings {
+                file.file.admit(largest);
                 return Ok(opened.clone());
             }
         }
+        let file = self.shared.open(kept.as_ref())?;
         *kept = None;
-        let chunk = self.chunk_size();
-        let bounds = ReadBounds::Values {
-            largest: if self.item == 0 {
-                MAX_HEAP.max(2 * chunk)
-            } else {
-                HEADERS
-                    .saturating_add(chunk.saturating_mul(2))
-                    .saturating_add(largest)
-            },
-            chunk,
-            kept: self.kept(),
-        };
-        let file = BoundedFile::open(&self.file, self.len, bounds)?;
-        let set = file.call(|file| file.dataset(&self.path)?.with_padded_shape(&self.shape))?;
-        let opened = Arc::new(OpenedSet {
+        file.places.fetch_add(places, Ordering::Relaxed);
+        file.file.admit(largest);
+        let set = file
+            .file
+            .call(|file| file.dataset(&self.path)?.with_padded_shape(&self.shape))?;
+        let opened = OpenedSet {
             file,
-            set,
-            largest,
-            places: Mutex::new(places),
-        });
+            set: Arc::new(set),
+        };
         *kept = Some(opened.clone());
         Ok(opened)
     }
@@ -363,6 +410,7 @@ impl Hdf5Values {
         let opened = self.opened(0, 0)?;
         let set = &opened.set;
         let bytes = opened
+            .file
             .file
             .call(|_| set.resolve_vlen_reference_bytes(reference, 1))?;
         let string = without_padding(&bytes, padding);
