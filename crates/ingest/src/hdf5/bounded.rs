@@ -22,6 +22,10 @@ const PARSED: usize = 8;
 /// Granted bytes beyond which a file is opened anew, which frees what the library keeps of it.
 const MAX_KEPT: usize = 32 << 20;
 
+/// What is wrong with a file that is shorter than it says.
+const ENDS: &str = "the file ends before the bytes that it refers to: it is truncated, still being \
+    written, or damaged";
+
 /// What may be read, and what it costs.
 #[derive(Clone, Copy)]
 pub enum ReadBounds {
@@ -60,9 +64,7 @@ impl BoundedStorage {
     fn check(&self, offset: u64, len: usize) -> Result<()> {
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > self.len) {
-            let why = "the file ends before the bytes that it refers to: it is truncated, \
-                still being written, or damaged";
-            return Err(Error::invalid(why));
+            return Err(Error::invalid(ENDS));
         }
         let mut state = lock(&self.state);
         state.read += len;
@@ -212,6 +214,7 @@ fn contained<T>(
 fn translated(e: LibraryError) -> Error {
     match e {
         LibraryError::Io(e) => e.into(),
+        LibraryError::UnexpectedEof { .. } => Error::invalid(ENDS),
         // the name of an object in its group is all that is not known here
         LibraryError::Context { path, source } => match path.strip_prefix("child ") {
             Some(child) => {
