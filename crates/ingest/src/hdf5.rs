@@ -18,7 +18,7 @@ use hdf5_reader::{Dataset, Datatype, RawAttribute, VarLenKind};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use types::{ItemChange, ItemType};
+use types::{ItemChange, SetItem};
 use values::SharedFile;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{self, Map, Value};
@@ -91,7 +91,7 @@ struct DescribedArray {
     path: String,
     /// The path of the array.
     name: String,
-    item: ItemType,
+    item: SetItem,
     shape: Vec<u64>,
     dimensions: Vec<String>,
     /// The shape of the chunks in the file.
@@ -511,7 +511,7 @@ fn shown(path: &str) -> String {
 fn missing(
     set: &Dataset,
     attributes: &[RawAttribute],
-    item: &ItemType,
+    item: &SetItem,
     string: impl Fn(&[u8]) -> Result<Vec<u8>>,
 ) -> Result<Vec<u8>> {
     let mut messages = attributes.iter().map(RawAttribute::message);

@@ -124,7 +124,8 @@ impl BoundedFile {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if it is damaged, ENOMEM without memory.
+    /// [`Kind::Invalid`](zarrfs_base::error::Kind::Invalid) if it is damaged; ENOMEM without
+    /// memory.
     pub fn open(file: &Arc<File>, len: u64, bounds: ReadBounds) -> Result<Self> {
         let storage = Arc::new(BoundedStorage {
             file: file.clone(),

@@ -37,7 +37,7 @@ pub struct FoundDimensions {
 }
 
 /// A dimension of the file.
-struct Dimension {
+struct FileDimension {
     name: String,
     group: usize,
     len: u64,
@@ -46,15 +46,15 @@ struct Dimension {
 
 /// The dimensions of a file.
 #[derive(Default)]
-struct Dimensions {
-    list: Vec<Dimension>,
+struct FileDimensions {
+    list: Vec<FileDimension>,
     by_address: HashMap<u64, usize>,
     by_id: HashMap<i64, usize>,
 }
 
 /// Returns the dimensions of each data set, and the unlimited ones.
 pub fn find(sets: &[DimensionHints]) -> (Vec<FoundDimensions>, Vec<String>) {
-    let mut all = Dimensions::default();
+    let mut all = FileDimensions::default();
     for set in sets {
         all.add_scale(set);
     }
@@ -93,7 +93,7 @@ pub fn find(sets: &[DimensionHints]) -> (Vec<FoundDimensions>, Vec<String>) {
     (found, unlimited.map(|dimension| dimension.name).collect())
 }
 
-impl Dimensions {
+impl FileDimensions {
     fn add_scale(&mut self, set: &DimensionHints) {
         let (Some(name), Some(len)) = (&set.scale, set.shape.first()) else {
             return;
@@ -103,7 +103,7 @@ impl Dimensions {
         if let Some(id) = set.id {
             self.by_id.insert(id, number);
         }
-        self.list.push(Dimension {
+        self.list.push(FileDimension {
             name: name.clone(),
             group: set.group,
             len: *len,
@@ -134,7 +134,7 @@ impl Dimensions {
     /// group that the data set does not use yet, as in netCDF-C.
     fn unnamed(&mut self, set: &DimensionHints, n: usize, used: &[usize]) -> usize {
         let label = set.labels.get(n).filter(|label| !label.is_empty());
-        let fits = |(number, dimension): &(usize, &Dimension)| {
+        let fits = |(number, dimension): &(usize, &FileDimension)| {
             dimension.group == set.group
                 && dimension.len == set.shape[n]
                 && dimension.is_unlimited == set.is_unlimited[n]
@@ -145,7 +145,7 @@ impl Dimensions {
             return number;
         }
         let number = self.list.len();
-        self.list.push(Dimension {
+        self.list.push(FileDimension {
             name: label.map_or_else(|| format!("phony_dim_{number}"), Clone::clone),
             group: set.group,
             len: set.shape[n],

@@ -24,7 +24,7 @@ const BOOLEANS: [(&str, u8); 2] = [("FALSE", 0), ("TRUE", 1)];
 
 /// What the items of a data set become.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ItemType {
+pub struct SetItem {
     /// The dtype as in a `.zarray`; `|O` for strings of any length.
     pub dtype: Value,
     /// The size of an item in the file in bytes.
@@ -82,8 +82,8 @@ pub fn number_of(dtype: &Datatype) -> Option<NumberType> {
 /// # Errors
 ///
 /// The name of a type without an equal in Zarr.
-pub fn item_type(dtype: &Datatype, encoded: &[u8]) -> std::result::Result<ItemType, String> {
-    let item = |dtype: String, size: usize, change: ItemChange| ItemType {
+pub fn item_type(dtype: &Datatype, encoded: &[u8]) -> std::result::Result<SetItem, String> {
+    let item = |dtype: String, size: usize, change: ItemChange| SetItem {
         dtype: dtype.into(),
         size,
         change,
@@ -274,7 +274,8 @@ pub fn without_padding(item: &[u8], padding: StringPadding) -> &[u8] {
 }
 
 /// Returns an attribute as xarray would write it: a text, a number, or a list of them, nested if it
-/// has several dimensions. `string` returns the string to which a reference of so many bytes refers.
+/// has several dimensions. `string` returns the string to which a reference of `reference` bytes
+/// refers.
 ///
 /// # Errors
 ///

@@ -2,7 +2,7 @@
 //! chunk in the file. This module must not know names, attributes or types but the size of an item.
 
 use super::bounded::{BoundedFile, ReadBounds};
-use super::types::{ItemChange, ItemType, without_padding};
+use super::types::{ItemChange, SetItem, without_padding};
 use crate::FilePlace;
 use hdf5_reader::error::{Error as LibraryError, Result as LibraryResult};
 use hdf5_reader::{Dataset, Datatype, H5Type, SliceInfo, SliceInfoElem};
@@ -40,11 +40,11 @@ pub struct SharedFile {
     /// The size of the largest chunk of the file in bytes.
     chunk: usize,
     /// The file, and the number of data sets that were opened in it.
-    opened: Mutex<Option<(Arc<OpenedFile>, usize)>>,
+    opened: Mutex<Option<(Arc<OpenedHdf5>, usize)>>,
 }
 
 /// A file that is open, and the number of places of chunks that the library may keep of it.
-struct OpenedFile {
+struct OpenedHdf5 {
     file: BoundedFile,
     places: AtomicU64,
 }
@@ -66,7 +66,7 @@ pub struct Hdf5Values {
 /// A data set that is open.
 #[derive(Clone)]
 struct OpenedSet {
-    file: Arc<OpenedFile>,
+    file: Arc<OpenedHdf5>,
     set: Arc<Dataset>,
 }
 
@@ -93,7 +93,7 @@ impl SharedFile {
     }
 
     /// Returns the open file, or opens it anew instead of `full`.
-    fn open(&self, full: Option<&OpenedSet>) -> Result<Arc<OpenedFile>> {
+    fn open(&self, full: Option<&OpenedSet>) -> Result<Arc<OpenedHdf5>> {
         let mut opened = lock(&self.opened);
         if let Some((file, sets)) = &mut *opened
             && *sets < MAX_SETS
@@ -106,7 +106,7 @@ impl SharedFile {
             chunk: self.chunk,
             kept: self.kept(),
         };
-        let file = Arc::new(OpenedFile {
+        let file = Arc::new(OpenedHdf5 {
             file: BoundedFile::open(&self.file, self.len, bounds)?,
             places: AtomicU64::new(0),
         });
@@ -176,7 +176,7 @@ impl Hdf5Values {
         path: String,
         shape: Vec<u64>,
         chunks: Option<Vec<u64>>,
-        item: &ItemType,
+        item: &SetItem,
     ) -> Self {
         Hdf5Values {
             shared,
