@@ -37,57 +37,62 @@ fn count(said: &str) -> usize {
     said.trim().parse().unwrap()
 }
 
-/// "The group is what xarray writes: `xarray.open_zarr(STORE/NAME)` is identical to
-/// `xarray.open_dataset(FILE)`", and the mount shows the file again.
-#[test]
-fn files_become_groups_of_every_format() {
+/// Copies the files into a mount, and compares what it shows and what the store has.
+fn assert_files_become_groups(is_v3: bool, options: &[&str]) {
     let Some(python) = env_path("ZARRFS_TEST_SERVERS") else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
     let files = make(&python, folder.path());
     let names = names(&files);
-    let layouts: [(&str, bool, &[&str]); 3] = [
-        ("v2", false, &["--ingest"]),
-        ("v3", true, &["--ingest=nc,h5"]),
-        (
-            "sharded",
-            true,
-            &["--ingest", "--ingest-options", "shards=auto chunks=3,40,50"],
-        ),
-    ];
-    for (layout, is_v3, options) in layouts {
-        let store = folder.path().join(layout);
-        let (document, text) = if is_v3 {
-            ("zarr.json", GROUP_V3)
-        } else {
-            (".zgroup", GROUP_V2)
-        };
-        support::write_file(store.join(document), text);
-        let mount = Mount::new(&store, options);
-        for name in &names {
-            let (_, ending) = name.rsplit_once('.').unwrap();
-            let target = mount.join(&format!("{name}.{ending}"));
-            fs::copy(files.join(name), &target).unwrap_or_else(|e| panic!("{name}: {e}"));
-        }
-        mount.assert_no_problem();
-        // the text does not depend on the layout
-        let text = if is_v3 { "no" } else { "yes" };
-        let shown = [Path::new("shown"), &files, mount.path(), Path::new(text)];
-        let shown = run_python(&python, "ingest_hdf5.py", &shown);
-        assert_eq!(count(&shown), names.len(), "{layout}");
-        drop(mount);
-        let readers = [
-            Some(python.clone()),
-            env_path("ZARRFS_TEST_PYTHON").filter(|_| !is_v3),
-        ];
-        for reader in readers.into_iter().flatten() {
-            let compare = [Path::new("compare"), &files, &store];
-            let said = run_python(&reader, "ingest_hdf5.py", &compare);
-            assert_eq!(count(&said), names.len(), "{layout}");
-        }
-        assert_eq!(support::unfinished_files(&store), [""; 0]);
+    let store = folder.path().join("store");
+    let (document, text) = if is_v3 {
+        ("zarr.json", GROUP_V3)
+    } else {
+        (".zgroup", GROUP_V2)
+    };
+    support::write_file(store.join(document), text);
+    let mount = Mount::new(&store, options);
+    for name in &names {
+        let (_, ending) = name.rsplit_once('.').unwrap();
+        let target = mount.join(&format!("{name}.{ending}"));
+        fs::copy(files.join(name), &target).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
+    mount.assert_no_problem();
+    // the text does not depend on the layout
+    let text = if is_v3 { "no" } else { "yes" };
+    let shown = [Path::new("shown"), &files, mount.path(), Path::new(text)];
+    let shown = run_python(&python, "ingest_hdf5.py", &shown);
+    assert_eq!(count(&shown), names.len());
+    drop(mount);
+    let readers = [
+        Some(python.clone()),
+        env_path("ZARRFS_TEST_PYTHON").filter(|_| !is_v3),
+    ];
+    for reader in readers.into_iter().flatten() {
+        let compare = [Path::new("compare"), &files, &store];
+        let said = run_python(&reader, "ingest_hdf5.py", &compare);
+        assert_eq!(count(&said), names.len());
+    }
+    assert_eq!(support::unfinished_files(&store), [""; 0]);
+}
+
+/// "The group is what xarray writes: `xarray.open_zarr(STORE/NAME)` is identical to
+/// `xarray.open_dataset(FILE)`", and the mount shows the file again.
+#[test]
+fn files_become_groups_of_v2() {
+    assert_files_become_groups(false, &["--ingest"]);
+}
+
+#[test]
+fn files_become_groups_of_v3() {
+    assert_files_become_groups(true, &["--ingest=nc,h5"]);
+}
+
+#[test]
+fn files_become_groups_in_shards() {
+    let options = ["--ingest", "--ingest-options", "shards=auto chunks=3,40,50"];
+    assert_files_become_groups(true, &options);
 }
 
 /// "Each type without an equal in Zarr is refused", by the name of the variable and of the type.

@@ -133,7 +133,7 @@ def by_netcdf_c(directory):
             file.setncattr(f"of_file_{n:02}", n)
     with dataset("many_variables") as file:
         file.createDimension("x", 3)
-        for n in range(150):
+        for n in range(60):
             file.createVariable(f"v{n:03}", "i2", ("x",))[:] = [n, n + 1, n + 2]
     with dataset("coordinates") as file:
         for name, length in [("x", 3), ("y", 2), ("len", 4)]:
