@@ -183,7 +183,7 @@ enum Verb {
     Cat(cat::CatArgs),
     /// Print a header that lets another program open flat bytes
     Header(header::HeaderArgs),
-    /// Overwrite an array with standard input, or store a netCDF or NPY file
+    /// Overwrite an array with standard input, or store a file as arrays
     Put(put::PutArgs),
     /// Create an array
     Create(Box<create::CreateArgs>),

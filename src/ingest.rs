@@ -4,12 +4,12 @@
 //! verb, or the close of a file in a mount.
 //!
 //! Invariant: **the node that was a file, and no other, has a mark** in its attributes, by which a
-//! mount with `--ingest` knows it ([`is_ingested`]).
+//! mount with `--ingest` knows it ([`FileMark`]).
 
 mod document;
 mod staged;
 
-pub use document::{IngestLayout, is_ingested, unlimited_dimension};
+pub use document::{FileMark, IngestLayout};
 pub use staged::StagedNode;
 
 use crate::array::{Array, Scratch};
@@ -27,7 +27,7 @@ use zarrfs_base::spill_file::unnamed_file;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use zarrfs_ingest::{Incoming, IncomingArray};
+use zarrfs_ingest::{Incoming, IncomingArray, IncomingGroup};
 use zarrfs_store::{EntryKind, Key, Store, StoreExt};
 
 /// Memory in bytes of a chunk in a shard until the shard is put: its place, also in the index.
@@ -39,6 +39,8 @@ pub struct Ingest<'a> {
     pub file: &'a File,
     /// What it describes.
     pub incoming: &'a Incoming,
+    /// The end of the file's name, by which a mount shows it again.
+    pub ending: &'a str,
     /// How the arrays are stored.
     pub layout: &'a IngestLayout,
     /// A directory for unnamed files with the encoded chunks of a shard.
@@ -53,6 +55,17 @@ pub struct Ingest<'a> {
 struct IngestTask {
     described: IncomingArray,
     array: Array,
+}
+
+impl IngestTask {
+    /// Returns the memory in bytes for a chunk: its encoded forms, its items, and what reading them
+    /// takes.
+    fn memory(&self) -> usize {
+        let array = &self.array;
+        let of_codecs = array.chunk_memory().saturating_add(array.encoder_memory());
+        let items = &self.described.items;
+        of_codecs.saturating_add(items.memory(array.grid().max_chunk_size()))
+    }
 }
 
 /// The objects that no thread has begun.
@@ -87,7 +100,7 @@ impl Ingest<'_> {
             let name = self.incoming.name(number);
             let task = self.task(store, at, number)?;
             task.array.readable()?;
-            memory::check_chunk(memory_of(&task.array)).context(name)?;
+            memory::check_chunk(task.memory()).context(name)?;
             if !names.insert(task.array.key().clone()) {
                 return Err(Error::invalid(format!(
                     "two arrays become {}",
@@ -95,7 +108,23 @@ impl Ingest<'_> {
                 )));
             }
         }
-        group_documents(self.incoming, self.layout).map(drop)
+        for group in self.incoming.groups().iter() {
+            let key = self.key(at, &group.path)?;
+            if !names.insert(key.clone()) {
+                return Err(Error::invalid(format!("two groups or arrays become {key}")));
+            }
+            self.group_documents(group)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the documents of a group. The one that is the whole file gets the mark.
+    fn group_documents(&self, group: &IncomingGroup) -> Result<NodeDocuments> {
+        let mut attributes = group.attributes.clone();
+        if group.path.is_empty() {
+            mark(&mut attributes, self.incoming, self.ending);
+        }
+        group_documents(attributes, self.layout)
     }
 
     /// Stores everything at and below `at`, a prefix without keys.
@@ -139,28 +168,35 @@ impl Ingest<'_> {
             let key = self.key(at, &described.name)?;
             put_documents(store, &key, &array_documents(&described, self.layout)?)?;
         }
-        if self.incoming.is_group() {
-            put_documents(store, at, &group_documents(self.incoming, self.layout)?)?;
+        // a group follows what is in it
+        for group in self.incoming.groups().iter().rev() {
+            let key = self.key(at, &group.path)?;
+            put_documents(store, &key, &self.group_documents(group)?)?;
         }
         store.sync()
     }
 
     fn key(&self, at: &Key, name: &str) -> Result<Key> {
-        if !self.incoming.is_group() {
-            return Ok(at.clone());
+        let mut key = at.clone();
+        // a name of classic netCDF has no slash, or is no key
+        let is_path = self.incoming.is_hdf5();
+        for name in name.split(|c| c == '/' && is_path) {
+            if name.starts_with('.') {
+                let why = format!("{name:?}: names that begin with a dot are hidden in a store");
+                return Err(Error::invalid(why));
+            }
+            if !name.is_empty() {
+                key = key.child(name)?;
+            }
         }
-        if name.starts_with('.') {
-            let why = format!("{name:?}: names that begin with a dot are hidden in a store");
-            return Err(Error::invalid(why));
-        }
-        at.child(name)
+        Ok(key)
     }
 
     /// Describes an array. One that is the whole file gets the mark.
     fn described(&self, number: usize) -> Result<IncomingArray> {
         let mut described = self.incoming.array(number)?;
         if !self.incoming.is_group() {
-            mark(&mut described.attributes, None);
+            mark(&mut described.attributes, self.incoming, self.ending);
         }
         Ok(described)
     }
@@ -184,7 +220,7 @@ impl Ingest<'_> {
     fn memory_of_thread(&self, store: &Arc<dyn Store>, at: &Key) -> Result<usize> {
         let mut needed = 0;
         for number in 0..self.incoming.count() {
-            needed = needed.max(memory_of(&self.task(store, at, number)?.array));
+            needed = needed.max(self.task(store, at, number)?.memory());
         }
         Ok(needed)
     }
@@ -236,7 +272,8 @@ impl Ingest<'_> {
             self.read_chunk(task, chunk, buffers)?;
             let more = buffers.chunk.len() as u64;
             (self.progress)(done.fetch_add(more, Ordering::Relaxed) + more);
-            if self.layout.drops_empty && array.is_empty(&buffers.chunk) {
+            let drops_empty = self.layout.drops_empty && !array.metadata().has_objects();
+            if drops_empty && array.is_empty(&buffers.chunk) {
                 continue;
             }
             let Some(shard) = buffers.shard.as_ref().filter(|_| is_shard) else {
@@ -282,21 +319,13 @@ impl Ingest<'_> {
                 item.copy_from_slice(&fill);
             }
         }
-        let place = &task.described.place;
+        let items = &task.described.items;
         let out = &mut buffers.chunk;
         let scattered = &mut buffers.scattered;
-        place
+        items
             .read_box(self.file, &start, &counts, lengths, out, scattered)
             .context(&task.described.name)
     }
-}
-
-/// Returns the memory in bytes for a chunk: its encoded forms, and its items in the order of the
-/// file and in C order.
-fn memory_of(array: &Array) -> usize {
-    let chunk = array.grid().max_chunk_size();
-    let of_codecs = array.chunk_memory().saturating_add(array.encoder_memory());
-    of_codecs.saturating_add(chunk)
 }
 
 /// Puts the documents of a group or array, the one that makes it last.

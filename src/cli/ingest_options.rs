@@ -19,9 +19,9 @@ const ALL: &str = "all";
 pub struct MountIngestArgs {
     /// Make files that programs write groups and arrays
     ///
-    /// --ingest=all, the default, or some of nc,npy: NAME.nc, classic netCDF, becomes the group
-    /// NAME when it is closed, and NAME.npy the array NAME. From then on the file shows what it
-    /// became.
+    /// --ingest=all, the default, or some of nc,npy,h5: NAME.nc, a file of netCDF, and NAME.h5, one
+    /// of HDF5, become the group NAME when they are closed, and NAME.npy the array NAME. From then
+    /// on the file shows what it became.
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true,
         default_missing_value = ALL, value_parser = parse_formats)]
     ingest: Option<Formats>,
@@ -39,7 +39,7 @@ struct Formats(Vec<FileFormat>);
 /// The values that the words of `--ingest-options` give.
 #[derive(Clone, Debug, Default)]
 struct LayoutWords {
-    chunks: Option<Vec<u64>>,
+    chunks: Option<ShardShape>,
     shards: Option<ShardShape>,
     /// `None` without such a word.
     compressor: Option<Option<CodecConfig>>,
@@ -53,7 +53,7 @@ fn parse_formats(text: &str) -> Result<Formats, String> {
         let known = FileFormat::ALL
             .into_iter()
             .find(|format| format.id() == word);
-        known.ok_or_else(|| format!("{word:?} is not one of all, nc, npy"))
+        known.ok_or_else(|| format!("{word:?} is not one of all, nc, npy, h5"))
     });
     formats.collect::<Result<_, _>>().map(Formats)
 }
@@ -62,12 +62,7 @@ fn parse_layout(text: &str) -> Result<LayoutWords, String> {
     let mut layout = LayoutWords::default();
     for word in text.split_whitespace() {
         match word.split_once('=') {
-            Some(("chunks", shape)) => {
-                layout.chunks = match shard_shape(shape)? {
-                    ShardShape::Lengths(lengths) => Some(lengths),
-                    ShardShape::Auto => None,
-                }
-            }
+            Some(("chunks", shape)) => layout.chunks = Some(shard_shape(shape)?),
             Some(("shards", shape)) => layout.shards = Some(shard_shape(shape)?),
             Some(("compressor", codec)) => layout.compressor = Some(compressor::parse(codec)?.0),
             _ => {
@@ -123,10 +118,11 @@ mod tests {
     #[test]
     fn words_say_what_the_options_of_put_say() {
         let layout = parse_layout("chunks=2,3 shards=auto compressor=none").unwrap();
-        assert_eq!(layout.chunks, Some(vec![2, 3]));
+        assert!(matches!(layout.chunks, Some(ShardShape::Lengths(lengths)) if lengths == [2, 3]));
         assert!(matches!(layout.shards, Some(ShardShape::Auto)));
         assert_eq!(layout.compressor, Some(None));
-        assert!(parse_layout("chunks=auto").unwrap().chunks.is_none());
+        let auto = parse_layout("chunks=auto").unwrap().chunks;
+        assert!(matches!(auto, Some(ShardShape::Auto)));
         for (text, why) in [
             ("chunks", "not chunks=N,N"),
             ("chunks=0", "not a length"),
@@ -141,6 +137,6 @@ mod tests {
             Ok(vec![FileFormat::Npy, FileFormat::Netcdf])
         );
         assert_eq!(formats("all").unwrap().len(), FileFormat::ALL.len());
-        assert!(formats("h5").unwrap_err().contains("not one of all"));
+        assert!(formats("tif").unwrap_err().contains("not one of all"));
     }
 }

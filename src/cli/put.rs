@@ -33,10 +33,10 @@ pub struct PutArgs {
     /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
     pub path: StoreLocation,
-    /// Classic netCDF or NPY file to store as a new group or array
+    /// netCDF, HDF5 or NPY file to store as a new group or array
     ///
-    /// A netCDF file becomes a group, a .npy file an array, with everything that they say. Where no
-    /// directory of the path is a store, one is created, as create does.
+    /// A netCDF or HDF5 file becomes a group, a .npy file an array, with everything that they say.
+    /// Where no directory of the path is a store, one is created, as create does.
     #[arg(value_name = "FILE", conflicts_with = "offset")]
     pub file: Option<PathBuf>,
     /// Begin at byte N
@@ -60,7 +60,7 @@ pub struct IngestArgs {
     /// Set the shape of chunks, or auto [default: auto]
     ///
     /// For a FILE, and for arrays of as many dimensions. auto halves the longest dimension until a
-    /// chunk has at most 4 MiB.
+    /// chunk has at most 4 MiB. By default, chunks of HDF5 that suit a store keep their shape.
     #[arg(long, value_name = "N,N...", value_parser = shard_shape, requires = "file")]
     pub chunks: Option<ShardShape>,
     /// Put chunks of v3 arrays into shards, or auto

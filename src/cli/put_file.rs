@@ -5,7 +5,7 @@
 //! or exchanges it with the old one. A bucket has no exchange: there the document of the group is
 //! put last, and the old group is removed first.
 
-use crate::array::hierarchy::{DocumentFormat, Hierarchy, ShardShape};
+use crate::array::hierarchy::{DocumentFormat, Hierarchy};
 use crate::cli::cache_options::spill_directory;
 use crate::cli::compressor;
 use crate::cli::create::document::NewDocument;
@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::memory::lock;
-use zarrfs_ingest::Incoming;
+use zarrfs_ingest::{FileFormat, Incoming};
 use zarrfs_store::{Key, Store};
 
 /// Maximum number of chunks that are put to a server at the same time.
@@ -61,6 +61,7 @@ pub fn run(args: &PutArgs, path: &Path) -> CommandResult {
     let ingest = Ingest {
         file: &file,
         incoming: &incoming,
+        ending: ending(path, &incoming),
         layout: &layout,
         scratch: &scratch,
         threads: if is_remote {
@@ -76,6 +77,15 @@ pub fn run(args: &PutArgs, path: &Path) -> CommandResult {
     };
     lock(&progress).end();
     done
+}
+
+/// Returns the end by which a mount with `--ingest` names the file that the group was.
+fn ending<'a>(path: &'a Path, incoming: &Incoming) -> &'a str {
+    let own = path.extension().and_then(|ending| ending.to_str());
+    let fits = |ending: &&str| {
+        FileFormat::of_ending(ending).is_some_and(|format| format.may_hold(incoming))
+    };
+    own.filter(fits).unwrap_or(FileFormat::Hdf5.id())
 }
 
 /// Returns the layout for a store whose nodes above `key` have the format `stored`.
@@ -113,10 +123,7 @@ fn layout(
     };
     Ok(IngestLayout {
         format,
-        chunks: match chunks {
-            Some(ShardShape::Lengths(lengths)) => Some(lengths.clone()),
-            Some(ShardShape::Auto) | None => None,
-        },
+        chunks: chunks.clone(),
         shards: shards.clone(),
         compressor: compressor.0,
         drops_empty: args.writing.drop_empty_chunks,

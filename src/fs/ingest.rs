@@ -22,11 +22,18 @@ use std::fs::File;
 use std::sync::Arc;
 use zarrfs_base::error::{Error, ErrorContext, Kind, Result};
 use zarrfs_base::spill_file::unnamed_file;
-use zarrfs_ingest::{FileFormat, Incoming};
+use zarrfs_ingest::Incoming;
 use zarrfs_store::{Key, Permissions, Replaces, StoreExt, ValuePiece};
 
 /// The end of the names under which the bytes of files are kept that could not become a node.
 const REFUSED: &str = ".refused";
+
+/// Returns the end of the name of a file.
+fn ending(path: &Key) -> &str {
+    path.name()
+        .rsplit_once('.')
+        .map_or("", |(_, ending)| ending)
+}
 
 impl Fs {
     /// Begins a file at `path` that becomes a node; `None` if it becomes an ordinary file.
@@ -151,7 +158,7 @@ impl Change<'_> {
         let target = self.tree.ingest_target(path);
         let (key, format) = target.ok_or_else(Error::stale)?;
         let incoming = Incoming::open(file).context(path)?;
-        if incoming.is_group() != (format == FileFormat::Netcdf) {
+        if !format.may_hold(&incoming) {
             let why = format!("its content is not that of a .{} file", format.id());
             return Err(Error::invalid(why).context(path));
         }
@@ -167,6 +174,7 @@ impl Change<'_> {
         let ingest = Ingest {
             file,
             incoming: &incoming,
+            ending: ending(path),
             layout: &layout,
             scratch: &self.options.spill.directory,
             threads: self.options.threads.max(self.concurrency.min(16)),
@@ -225,14 +233,14 @@ impl Change<'_> {
         let is_taken = matches!(there, Some(node) if !matches!(node, Node::Ingested(_)));
         let target = self.tree.ingest_target(to).filter(|_| !is_taken);
         let target = match target {
-            Some((key, format)) if self.takes_ingested(to, &key)? => Some((key, format)),
+            Some((key, _)) if self.takes_ingested(to, &key)? => Some(key),
             _ => None,
         };
         match (source, target) {
-            (Node::Ingested(from), Some((key, format))) => {
+            (Node::Ingested(from), Some(key)) => {
                 let old = self.tree.ingest_target(from);
                 let (old, _) = old
-                    .filter(|(_, of)| *of == format)
+                    .filter(|_| ending(from) == ending(to))
                     .ok_or(Error::system(libc::EXDEV))?;
                 if self.tree.ingested(from)?.is_some() {
                     self.move_node(&old, &key, to)?;

@@ -15,7 +15,7 @@ use zarrfs_format::metadata::v3::fill_value as fill_value_v3;
 use zarrfs_format::metadata::v3::from_v2::compressor_codec;
 use zarrfs_format::metadata::v3::in_shards::codecs_in_shards;
 use zarrfs_format::metadata::{ArrayMetadata, CodecConfig, ZARR_JSON, ZARRAY, ZATTRS, ZGROUP};
-use zarrfs_ingest::{Incoming, IncomingArray};
+use zarrfs_ingest::{FileFormat, Incoming, IncomingArray};
 
 /// Maximum decoded size of a chunk whose shape is chosen, in bytes: few enough chunks for a bucket,
 /// small enough to read a point.
@@ -24,37 +24,56 @@ const CHUNK_SIZE: u64 = 4 << 20;
 /// xarray's attribute for the names of dimensions in Zarr v2.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";
 
+/// The codec of strings of any length, by its name in both Zarr formats.
+const STRINGS: &str = "vlen-utf8";
+
 /// The attribute in which netCDF-C says what has made a file. xarray, netCDF-C and the containers
 /// of a mount show it nowhere, so that it marks a node without a change of what programs see.
 const MAKER: &str = "_NCProperties";
 
-/// The start of the mark, up to the version of zarrfs, and what the name of the unlimited dimension
-/// follows, if there is one.
+/// The start of the mark, up to the version of zarrfs; what the end of the name of a file of HDF5
+/// follows; and what the name of the unlimited dimension follows, if there is one.
 const MARK: &str = "version=2,zarrfs-ingest=";
+const HDF5: &str = ",hdf5=";
 const RECORD: &str = ",unlimited=";
 
-/// Marks the attributes of a node as those of a file with this unlimited dimension.
-pub fn mark(attributes: &mut Map<String, Value>, record: Option<&str>) {
-    let record = record.map(|name| format!("{RECORD}{name}"));
-    let text = format!(
-        "{MARK}{}{}",
-        env!("CARGO_PKG_VERSION"),
-        record.unwrap_or_default()
-    );
+/// What the mark of a node says of the file that it was.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FileMark<'a> {
+    /// The end of the name of a file of HDF5; `None` for other formats.
+    pub hdf5: Option<&'a str>,
+    /// The name of the unlimited dimension.
+    pub unlimited: Option<&'a str>,
+}
+
+impl<'a> FileMark<'a> {
+    /// Returns the mark in the attributes of a node; `None` if the node was no file.
+    pub fn of(attributes: &'a Map<String, Value>) -> Option<Self> {
+        let made = attributes.get(MAKER).and_then(Value::as_str)?;
+        let rest = made.strip_prefix(MARK)?;
+        let (rest, unlimited) = match rest.split_once(RECORD) {
+            Some((rest, name)) => (rest, Some(name)),
+            None => (rest, None),
+        };
+        Some(FileMark {
+            hdf5: rest.split_once(HDF5).map(|(_, ending)| ending),
+            unlimited,
+        })
+    }
+}
+
+/// Marks the attributes of a node as those of a file whose name has this end. A file of HDF5 states
+/// its unlimited dimension if it is shown as classic netCDF, since no container of HDF5 has one.
+pub fn mark(attributes: &mut Map<String, Value>, incoming: &Incoming, ending: &str) {
+    let mut text = format!("{MARK}{}", env!("CARGO_PKG_VERSION"));
+    if incoming.is_hdf5() {
+        text += &format!("{HDF5}{ending}");
+    }
+    let is_netcdf = FileFormat::of_ending(ending) == Some(FileFormat::Netcdf);
+    if let Some(record) = incoming.record().filter(|_| is_netcdf) {
+        text += &format!("{RECORD}{record}");
+    }
     attributes.insert(MAKER.to_string(), text.into());
-}
-
-/// Returns whether a node with these attributes was a file.
-pub fn is_ingested(attributes: &Map<String, Value>) -> bool {
-    let made = attributes.get(MAKER).and_then(Value::as_str);
-    made.is_some_and(|made| made.starts_with(MARK))
-}
-
-/// Returns the name of the unlimited dimension that the mark of a group states.
-pub fn unlimited_dimension(attributes: &Map<String, Value>) -> Option<&str> {
-    let made = attributes.get(MAKER).and_then(Value::as_str)?;
-    let (_, name) = made.strip_prefix(MARK)?.split_once(RECORD)?;
-    Some(name)
 }
 
 /// How arrays are stored.
@@ -63,8 +82,8 @@ pub struct IngestLayout {
     /// The Zarr format.
     pub format: DocumentFormat,
     /// The shape of chunks of arrays with as many dimensions. Other arrays, and all arrays if it is
-    /// `None`, get a shape that is chosen.
-    pub chunks: Option<Vec<u64>>,
+    /// `None`, get that of the file or a shape that is chosen.
+    pub chunks: Option<ShardShape>,
     /// The shape of shards of arrays with as many dimensions, for Zarr v3.
     pub shards: Option<ShardShape>,
     /// The compressor; `None` for none.
@@ -81,14 +100,15 @@ pub struct NodeDocuments {
     pub metadata: Option<ArrayMetadata>,
 }
 
-/// Returns the documents of the group that a file describes.
+/// Returns the documents of a group with these attributes.
 ///
 /// # Errors
 ///
 /// The layout has shards, and the format has none.
-pub fn group_documents(incoming: &Incoming, layout: &IngestLayout) -> Result<NodeDocuments> {
-    let mut attributes = incoming.attributes();
-    mark(&mut attributes, incoming.record());
+pub fn group_documents(
+    attributes: Map<String, Value>,
+    layout: &IngestLayout,
+) -> Result<NodeDocuments> {
     let attributes = Value::Object(attributes);
     let texts = match layout.format {
         DocumentFormat::V2 if layout.shards.is_some() => {
@@ -140,7 +160,7 @@ fn documents_v2(
         "dimension_separator": ".",
         "dtype": array.dtype,
         "fill_value": fill,
-        "filters": null,
+        "filters": dtype.has_objects().then(|| json!([{"id": STRINGS}])),
         "order": "C",
         "shape": array.shape,
         "zarr_format": 2,
@@ -173,15 +193,22 @@ fn documents_v3(
     layout: &IngestLayout,
 ) -> Result<NodeDocuments> {
     let shown = || format!("{} has no data type in Zarr v3", json::write(&array.dtype));
-    let (data_type, is_big_endian) =
-        name_of(dtype, &array.dtype).ok_or_else(|| Error::invalid(shown()))?;
+    let (data_type, is_big_endian) = if dtype.has_objects() {
+        ("string".into(), false)
+    } else {
+        name_of(dtype, &array.dtype).ok_or_else(|| Error::invalid(shown()))?
+    };
     let parsed = DataType::parse(&data_type, is_big_endian)?;
     let missing = array.missing.as_deref().unwrap_or_default();
     let fill = fill_value_v3::spell(missing, &data_type, &parsed)
         .or_else(|| fill_value_v3::spell(&[], &data_type, &parsed))
         .ok_or_else(|| Error::invalid(shown()))?;
     let endian = if is_big_endian { "big" } else { "little" };
-    let mut codecs = vec![json!({"name": "bytes", "configuration": {"endian": endian}})];
+    let mut codecs = if dtype.has_objects() {
+        vec![json!({"name": STRINGS})]
+    } else {
+        vec![json!({"name": "bytes", "configuration": {"endian": endian}})]
+    };
     if let Some(compressor) = &layout.compressor {
         codecs.push(compressor_codec(compressor, dtype.size()).context("--compressor")?);
     }
@@ -227,6 +254,7 @@ fn fill_json(dtype: &DType, item: &[u8]) -> Option<Value> {
     let stripped = zarrfs_format::fill_value::without_zeros(item.to_vec());
     match dtype.kind() {
         DTypeKind::Float if dtype.float_of(item).is_nan() => Some("NaN".into()),
+        DTypeKind::Object => Some(String::from_utf8_lossy(item).into()),
         _ => dtype.fill_value_json(&stripped),
     }
 }
@@ -243,10 +271,12 @@ fn missing_v3(dtype: &DType, item: &[u8]) -> Option<Value> {
 
 /// Returns the shape of the chunks of an array.
 fn chunk_shape(array: &IncomingArray, item: u64, layout: &IngestLayout) -> Vec<u64> {
-    let given = layout.chunks.as_ref();
-    match given.filter(|lengths| lengths.len() == array.shape.len()) {
-        Some(lengths) => lengths.clone(),
-        None => chosen_chunks(&array.shape, item),
+    match (&layout.chunks, &array.chunks) {
+        (Some(ShardShape::Lengths(lengths)), _) if lengths.len() == array.shape.len() => {
+            lengths.clone()
+        }
+        (Some(ShardShape::Auto), _) | (_, None) => chosen_chunks(&array.shape, item),
+        (_, Some(of_file)) => of_file.clone(),
     }
 }
 

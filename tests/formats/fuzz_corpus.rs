@@ -2,12 +2,12 @@
 //! violate a check or exceed a bound of memory.
 
 #[path = "../../fuzz/checks.rs"]
-mod checks;
+pub mod checks;
 
 use std::path::Path;
 
 /// Peak memory of the process in bytes that no input may exceed.
-const MEMORY: u64 = 512 << 20;
+pub const MEMORY: u64 = 512 << 20;
 
 fn replay(corpus: &str, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -27,7 +27,7 @@ fn replay(corpus: &str, check: fn(&[u8])) {
     assert!(peak_memory() < MEMORY, "{} MiB", peak_memory() >> 20);
 }
 
-fn peak_memory() -> u64 {
+pub fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status
         .lines()

@@ -107,9 +107,9 @@ fn files_that_cannot_become_arrays_change_nothing() {
         (
             "text",
             b"a,b\n1,2\n",
-            "not a file of NPY and classic netCDF",
+            "not a file of NPY, classic netCDF, netCDF-4 and HDF5",
         ),
-        ("hdf5", hdf5, "HDF5 or netCDF-4, which is not read yet"),
+        ("hdf5", hdf5, "the file ends before the bytes"),
         ("tiff", b"II*\0........", "TIFF, which is not read yet"),
         (
             "cut",

@@ -17,6 +17,7 @@ use messages::{Messages, ObjectAttribute, SUPERBLOCK, TextEncoding, UNDEFINED, V
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use strings::HeapStrings;
+pub use types::COMPLEX;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::key::Key;
 use zarrfs_base::memory;
@@ -36,7 +37,7 @@ const WORD: u64 = 8;
 const OBJECT: usize = 2 << 10;
 
 /// Attributes that HDF5 and netCDF-C write themselves.
-const OWN_ATTRIBUTES: [&str; 7] = [
+pub const OWN_ATTRIBUTES: [&str; 7] = [
     "CLASS",
     "NAME",
     "DIMENSION_LIST",
@@ -50,7 +51,7 @@ const OWN_ATTRIBUTES: [&str; 7] = [
 const MAKER: &str = "_NCProperties";
 
 /// What netCDF-C names a scale that stands for a dimension alone (`DIM_WITHOUT_VARIABLE`).
-const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable.";
+pub const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable.";
 
 /// The name of the data set of an array that is the root of its store, which has no name.
 pub const ROOT_NAME: &str = "data";

@@ -20,6 +20,7 @@ mod envi;
 mod form;
 mod group;
 mod hdf5;
+pub mod hdf5_format;
 mod layout;
 mod meta_image;
 mod netcdf;

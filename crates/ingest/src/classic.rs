@@ -3,14 +3,14 @@
 //! them.
 
 use super::place::FilePlace;
-use super::{IncomingArray, byte_count, read_start};
+use super::{IncomingArray, ItemSource, byte_count, read_start};
 use std::collections::HashSet;
 use std::fs::File;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{self, Map, Value};
 use zarrfs_base::memory::{self, Grant};
 use zarrfs_export::classic_format::{
-    Attribute, ClassicHeader, NumberKind, ParseFailure, Type, Variable, parse,
+    Attribute, ClassicHeader, NumberKind, NumberType, ParseFailure, Type, Variable, parse,
 };
 
 /// Number of bytes that are read first: more than almost all headers have.
@@ -118,7 +118,8 @@ impl ClassicFile {
             dimensions: Some(named.collect()),
             attributes,
             missing: missing(variable).context(&variable.name)?,
-            place,
+            chunks: None,
+            items: ItemSource::Place(place),
         })
     }
 }
@@ -220,9 +221,12 @@ fn overlap(one: &Variable, other: &Variable) -> Error {
 
 /// Returns the dtype for a type of netCDF.
 fn dtype(kind: Type) -> String {
-    let Some(number) = kind.number() else {
-        return "|S1".to_string();
-    };
+    kind.number()
+        .map_or_else(|| "|S1".to_string(), number_dtype)
+}
+
+/// Returns the little-endian dtype for numbers.
+pub fn number_dtype(number: NumberType) -> String {
     let letter = match number.kind {
         NumberKind::Signed => 'i',
         NumberKind::Unsigned => 'u',
@@ -263,28 +267,31 @@ fn value(attribute: &Attribute) -> Value {
         return text(&attribute.values).into();
     }
     let items = attribute.values.chunks_exact(attribute.kind.size());
-    let mut numbers: Vec<Value> = items.map(|item| number(attribute.kind, item)).collect();
+    let mut numbers: Vec<Value> = match attribute.kind.number() {
+        Some(number) => items.map(|item| number_value(number, item)).collect(),
+        None => Vec::new(),
+    };
     match numbers.len() {
         1 => numbers.remove(0),
         _ => Value::Array(numbers),
     }
 }
 
-/// Returns the text of an attribute, without the NULs with which C programs end texts. Bytes that
-/// are no UTF-8 are Latin-1, so that no byte is lost.
-fn text(bytes: &[u8]) -> String {
-    let text = match std::str::from_utf8(bytes) {
-        Ok(text) => text.to_string(),
-        Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect(),
-    };
-    text.replace('\0', "")
+/// Returns the text of an attribute, without the NULs with which C programs end texts.
+pub fn text(bytes: &[u8]) -> String {
+    utf8(bytes).replace('\0', "")
 }
 
-/// Returns a big-endian number. A float becomes the double of the same value.
-fn number(kind: Type, item: &[u8]) -> Value {
-    let Some(number) = kind.number() else {
-        return Value::Null;
-    };
+/// Returns a text. Bytes that are no UTF-8 are Latin-1, so that no byte is lost.
+pub fn utf8(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_string(),
+        Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect(),
+    }
+}
+
+/// Returns a number. A float becomes the double of the same value.
+pub fn number_value(number: NumberType, item: &[u8]) -> Value {
     let bits = number.load(item);
     let text = match number.kind {
         NumberKind::Float => float_text(number.float(bits)),
@@ -378,7 +385,7 @@ mod tests {
             let incoming = Incoming::open(&file(&header.bytes(), len)).unwrap();
             assert!(incoming.is_group());
             assert_eq!(
-                json::write(&Value::Object(incoming.attributes())),
+                json::write(&Value::Object(incoming.groups()[0].attributes.clone())),
                 r#"{"title":"café","old":"café","range":[1,-1],"nan":NaN,"tenth":0.10000000149011612,"none":[]}"#
             );
             let arrays: Vec<_> = (0..3).map(|n| incoming.array(n).unwrap()).collect();
@@ -386,9 +393,9 @@ mod tests {
             let named = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
             assert_eq!(arrays[1].dimensions, Some(named(&["time", "x"])));
             assert_eq!(arrays[1].shape, [2, 3]);
-            assert_eq!(arrays[1].place.begin, begin + 8);
-            assert_eq!(arrays[1].place.strides, [28, 8]);
-            assert_eq!(arrays[2].place.strides, [28]);
+            assert_eq!(arrays[1].items.place().begin, begin + 8);
+            assert_eq!(arrays[1].items.place().strides, [28, 8]);
+            assert_eq!(arrays[2].items.place().strides, [28]);
             let dtypes = arrays.iter().map(|array| json::plain(&array.dtype));
             assert_eq!(dtypes.collect::<Vec<_>>(), ["<i2", "<f8", "|i1"]);
             assert_eq!(arrays[0].missing, Some(vec![1, 1]));
@@ -464,12 +471,12 @@ mod tests {
             for n in 0..incoming.count() {
                 let array = incoming.array(n).unwrap();
                 let items: u64 = array.shape.iter().product();
-                total += items * array.place.item as u64;
+                total += items * array.items.place().item as u64;
                 prop_assert!(total <= len);
-                let mut out = vec![0; items as usize * array.place.item];
+                let mut out = vec![0; items as usize * array.items.place().item];
                 let start = vec![0; array.shape.len()];
                 let shape = &array.shape;
-                array.place.read_box(&file, &start, shape, shape, &mut out, &mut Vec::new()).unwrap();
+                array.items.place().read_box(&file, &start, shape, shape, &mut out, &mut Vec::new()).unwrap();
             }
         }
     }

@@ -1,42 +1,70 @@
-//! Files that other programs wrote, described as the group or the array that they become: NPY and
-//! netCDF's classic formats. A description says what a document of Zarr says, and where the items
-//! of each array lie in the file. It is the reverse of `zarrfs_export`, by the same table of types.
-//! The content is untrusted. This crate must not know documents, stores or mounts.
+//! Files that other programs wrote, described as the group or the array that they become: NPY,
+//! netCDF's classic formats, HDF5 and netCDF-4. A description says what a document of Zarr says,
+//! and reads boxes of items of each array. It is the reverse of `zarrfs_export`, by the same tables
+//! of types. The content is untrusted. This crate must not know documents, stores or mounts.
 
 mod classic;
+mod hdf5;
 mod npy;
 mod place;
 
+pub use hdf5::Hdf5Values;
 pub use place::FilePlace;
 
 use classic::ClassicFile;
+use hdf5::Hdf5Description;
 use npy::NpyFile;
+use std::borrow::Cow;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{Map, Value};
 
 /// The formats, as options and messages name them.
-pub const FORMATS: &str = "NPY and classic netCDF";
+pub const FORMATS: &str = "NPY, classic netCDF, netCDF-4 and HDF5";
 
 /// A format, by which the names of files end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {
-    /// Classic netCDF: a group.
+    /// Classic netCDF or netCDF-4: a group.
     Netcdf,
     /// NPY: an array.
     Npy,
+    /// HDF5: a group.
+    Hdf5,
 }
 
 impl FileFormat {
     /// All formats.
-    pub const ALL: [FileFormat; 2] = [FileFormat::Netcdf, FileFormat::Npy];
+    pub const ALL: [FileFormat; 3] = [FileFormat::Netcdf, FileFormat::Npy, FileFormat::Hdf5];
 
-    /// Returns the word for the format, with which names of its files end.
+    /// Returns the word for the format, the first one of [`FileFormat::endings`].
     pub fn id(self) -> &'static str {
+        self.endings()[0]
+    }
+
+    /// Returns the words with which names of files of this format end.
+    pub fn endings(self) -> &'static [&'static str] {
         match self {
-            FileFormat::Netcdf => "nc",
-            FileFormat::Npy => "npy",
+            FileFormat::Netcdf => &["nc"],
+            FileFormat::Npy => &["npy"],
+            FileFormat::Hdf5 => &["h5", "hdf5"],
+        }
+    }
+
+    /// Returns the format of files whose names end with a word.
+    pub fn of_ending(ending: &str) -> Option<Self> {
+        let mut all = FileFormat::ALL.into_iter();
+        all.find(|format| format.endings().contains(&ending))
+    }
+
+    /// Returns whether a file of this format may have this content.
+    pub fn may_hold(self, incoming: &Incoming) -> bool {
+        match incoming.content {
+            Content::Classic(_) => self == FileFormat::Netcdf,
+            Content::Npy(_) => self == FileFormat::Npy,
+            Content::Hdf5(_) => self != FileFormat::Npy,
         }
     }
 }
@@ -53,12 +81,72 @@ pub struct Incoming {
 enum Content {
     Classic(ClassicFile),
     Npy(NpyFile),
+    Hdf5(Hdf5Description),
+}
+
+/// A group of a file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct IncomingGroup {
+    /// The names of the group and those above it, joined with slashes; empty for the file itself.
+    pub path: String,
+    /// The attributes.
+    pub attributes: Map<String, Value>,
+}
+
+/// Where the items of an array come from.
+#[derive(Clone, Debug)]
+pub enum ItemSource {
+    /// A regular place in the file.
+    Place(FilePlace),
+    /// A data set of HDF5.
+    Hdf5(Arc<Hdf5Values>),
+}
+
+impl ItemSource {
+    /// Reads the box of `counts` items from `start` on into `out`, a box of the lengths `lengths`
+    /// in C order; the rest of `out` stays. Strings replace `out` by their `vlen-utf8` form, the
+    /// rest of the box empty. `scratch` is a buffer of any content, which holds at most as many
+    /// bytes as the box.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, ends before the box, or is damaged.
+    pub fn read_box(
+        &self,
+        file: &File,
+        start: &[u64],
+        counts: &[u64],
+        lengths: &[u64],
+        out: &mut Vec<u8>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<()> {
+        match self {
+            ItemSource::Place(place) => place.read_box(file, start, counts, lengths, out, scratch),
+            ItemSource::Hdf5(values) => values.read_box(start, counts, lengths, out),
+        }
+    }
+
+    #[cfg(test)]
+    fn place(&self) -> &FilePlace {
+        match self {
+            ItemSource::Place(place) => place,
+            ItemSource::Hdf5(_) => panic!("no place in the file"),
+        }
+    }
+
+    /// Returns the memory in bytes that reading a box of `size` bytes takes beside the box.
+    pub fn memory(&self, size: usize) -> usize {
+        match self {
+            ItemSource::Place(_) => size,
+            ItemSource::Hdf5(values) => values.memory(size),
+        }
+    }
 }
 
 /// An array as its file describes it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct IncomingArray {
-    /// The name in the group; empty if the file is one array.
+    /// The name in the group, after the path of a group below it; empty if the file is one array.
     pub name: String,
     /// The dtype, spelled as in a `.zarray`.
     pub dtype: Value,
@@ -68,10 +156,12 @@ pub struct IncomingArray {
     pub dimensions: Option<Vec<String>>,
     /// The attributes, without that for missing values.
     pub attributes: Map<String, Value>,
-    /// The item that stands for missing values, in the byte order of the dtype.
+    /// The item that stands for missing values, in the byte order of the dtype; a string as UTF-8.
     pub missing: Option<Vec<u8>>,
-    /// Where the items are.
-    pub place: FilePlace,
+    /// The shape of the chunks in the file, if it has chunks that suit a store.
+    pub chunks: Option<Vec<u64>>,
+    /// Where the items come from.
+    pub items: ItemSource,
 }
 
 impl Incoming {
@@ -87,6 +177,7 @@ impl Incoming {
         let content = match start.as_slice() {
             [b'C', b'D', b'F', ..] => Content::Classic(ClassicFile::open(file, len)?),
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Content::Npy(NpyFile::open(file, len)?),
+            _ if hdf5::is_hdf5(file, len)? => Content::Hdf5(Hdf5Description::read(file, len)?),
             other => return Err(unknown(other)),
         };
         Ok(Incoming { content })
@@ -101,7 +192,12 @@ impl Incoming {
 
     /// Returns whether the file becomes a group of arrays; otherwise it becomes one array.
     pub fn is_group(&self) -> bool {
-        matches!(self.content, Content::Classic(_))
+        !matches!(self.content, Content::Npy(_))
+    }
+
+    /// Returns whether the file is one of HDF5.
+    pub fn is_hdf5(&self) -> bool {
+        matches!(self.content, Content::Hdf5(_))
     }
 
     /// Returns the number of arrays.
@@ -109,30 +205,37 @@ impl Incoming {
         match &self.content {
             Content::Classic(file) => file.count(),
             Content::Npy(_) => 1,
+            Content::Hdf5(file) => file.count(),
         }
     }
 
-    /// Returns the name of an array in the group; empty if the file is one array.
+    /// Returns the name of an array, as in [`IncomingArray::name`].
     pub fn name(&self, number: usize) -> &str {
         match &self.content {
             Content::Classic(file) => file.name(number),
             Content::Npy(_) => "",
+            Content::Hdf5(file) => file.name(number),
         }
     }
 
-    /// Returns the attributes of the group.
-    pub fn attributes(&self) -> Map<String, Value> {
+    /// Returns the groups, each after the one that it is in; the first one is the file itself.
+    pub fn groups(&self) -> Cow<'_, [IncomingGroup]> {
         match &self.content {
-            Content::Classic(file) => file.attributes(),
-            Content::Npy(_) => Map::new(),
+            Content::Classic(file) => Cow::Owned(vec![IncomingGroup {
+                path: String::new(),
+                attributes: file.attributes(),
+            }]),
+            Content::Npy(_) => Cow::Borrowed(&[]),
+            Content::Hdf5(file) => Cow::Borrowed(file.groups()),
         }
     }
 
-    /// Returns the name of the unlimited dimension, if the group has one.
+    /// Returns the name of the unlimited dimension, if classic netCDF can hold the file with it.
     pub fn record(&self) -> Option<&str> {
         match &self.content {
             Content::Classic(file) => file.record(),
             Content::Npy(_) => None,
+            Content::Hdf5(file) => file.record(),
         }
     }
 
@@ -145,6 +248,7 @@ impl Incoming {
         match &self.content {
             Content::Classic(file) => file.array(number),
             Content::Npy(file) => Ok(file.array()),
+            Content::Hdf5(file) => file.array(number),
         }
     }
 }
@@ -153,9 +257,6 @@ impl Incoming {
 fn unknown(start: &[u8]) -> Error {
     Error::invalid(match start {
         [] => "an empty file".to_string(),
-        [0x89, b'H', b'D', b'F', ..] => "HDF5 or netCDF-4, which is not read yet; \
-            `nccopy -k cdf5` converts netCDF-4 to classic netCDF"
-            .to_string(),
         [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => {
             "TIFF, which is not read yet".to_string()
         }

@@ -2,7 +2,7 @@
 //! order, so that `data.npy` of the array is the same file.
 
 use super::place::FilePlace;
-use super::{IncomingArray, byte_count, read_start};
+use super::{IncomingArray, ItemSource, byte_count, read_start};
 use std::fs::File;
 use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{self, Map, Value};
@@ -77,7 +77,8 @@ impl NpyFile {
             dimensions: None,
             attributes: Map::new(),
             missing: None,
-            place: self.place.clone(),
+            chunks: None,
+            items: ItemSource::Place(self.place.clone()),
         }
     }
 }
@@ -274,10 +275,13 @@ mod tests {
         for version in [1, 2, 3] {
             let found = array(version, header, 24).unwrap();
             assert_eq!((&found.dtype, &found.shape), (&">f4".into(), &vec![2, 3]));
-            assert_eq!(found.place.strides, [12, 4]);
+            assert_eq!(found.items.place().strides, [12, 4]);
         }
         let fortran = "{\"shape\": (2L, 3L), 'fortran_order': True, 'descr': '<c16'}\n";
-        assert_eq!(array(1, fortran, 96).unwrap().place.strides, [16, 32]);
+        assert_eq!(
+            array(1, fortran, 96).unwrap().items.place().strides,
+            [16, 32]
+        );
         let scalar = "{'descr': '|b1', 'fortran_order': False, 'shape': ()}";
         assert_eq!(array(1, scalar, 1).unwrap().shape, [0u64; 0]);
         let empty = "{'descr': '<U5', 'fortran_order': False, 'shape': (0, 9)}";
@@ -329,7 +333,7 @@ mod tests {
             let header = String::from_utf8(bytes).unwrap();
             if let Ok(array) = array(version, &header, 36) {
                 let items: u64 = array.shape.iter().product();
-                prop_assert!(items * array.place.item as u64 <= 36);
+                prop_assert!(items * array.items.place().item as u64 <= 36);
             }
         }
     }

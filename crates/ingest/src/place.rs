@@ -121,7 +121,7 @@ impl FilePlace {
     }
 
     /// Copies a box in the order of the file to a larger one in C order.
-    fn scatter(
+    pub fn scatter(
         &self,
         compact: &[u8],
         counts: &[u64],
@@ -154,7 +154,7 @@ impl FilePlace {
 }
 
 /// Increases the last index, and those before it when one reaches its count.
-fn advance(indices: &mut [u64], counts: impl DoubleEndedIterator<Item = u64>) {
+pub fn advance(indices: &mut [u64], counts: impl DoubleEndedIterator<Item = u64>) {
     for (index, count) in indices.iter_mut().rev().zip(counts.rev()) {
         *index += 1;
         if *index < count {

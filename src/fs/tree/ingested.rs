@@ -1,5 +1,5 @@
-//! Names of files that programs have written and that are groups or arrays now: `NAME.nc` beside
-//! the group NAME, `NAME.npy` beside the array NAME.
+//! Names of files that programs have written and that are groups or arrays now: `NAME.nc` or
+//! `NAME.h5` beside the group NAME, `NAME.npy` beside the array NAME.
 //!
 //! Invariant: **whether such a name exists follows from the store alone**: the node has the mark of
 //! [`crate::ingest`], and no key has the name of the file. So a later mount shows the same names.
@@ -8,7 +8,7 @@
 use super::names::name_at;
 use super::{DirectoryKind, Name, Node, Tree};
 use crate::array::hierarchy::Hierarchy;
-use crate::ingest::{IngestLayout, is_ingested, unlimited_dimension};
+use crate::ingest::{FileMark, IngestLayout};
 use std::sync::Arc;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_export::{Format, GroupFormat, NetcdfOptions};
@@ -27,37 +27,46 @@ impl IngestRules {
     /// Returns the format of a file and the name of its node, by the name of the file.
     fn split<'a>(&self, name: &'a str) -> Option<(FileFormat, &'a str)> {
         let (stem, end) = name.rsplit_once('.')?;
-        let format = self.formats.iter().find(|format| format.id() == end)?;
+        let format = FileFormat::of_ending(end).filter(|format| self.formats.contains(format))?;
         // temporary files have hidden names, and become no node
-        (!stem.is_empty() && !stem.starts_with('.')).then_some((*format, stem))
+        (!stem.is_empty() && !stem.starts_with('.')).then_some((format, stem))
     }
 
     /// Returns the names of the files that show the node at `key`.
     pub(super) fn beside(&self, hierarchy: &Hierarchy, key: &Key) -> Vec<Name> {
-        let names = self.formats.iter().filter_map(|format| {
-            let name = format!("{}.{}", key.name(), format.id());
+        let endings = self.formats.iter().flat_map(|format| format.endings());
+        let names = endings.filter_map(|ending| {
+            let name = format!("{}.{ending}", key.name());
             let path = key.parent().join(&name);
-            let is_shown = matches!(self.shown(hierarchy, key, *format), Ok(Some(_)))
+            let is_shown = matches!(self.shown(hierarchy, key, ending), Ok(Some(_)))
                 && matches!(hierarchy.store().stat(&path), Ok(None));
             is_shown.then(|| name_at(&key.parent(), name, false))
         });
         names.collect()
     }
 
-    /// Returns the generated file of the node at `key` that a file of this format shows.
-    fn shown(&self, hierarchy: &Hierarchy, key: &Key, format: FileFormat) -> Result<Option<Node>> {
+    /// Returns the generated file of the node at `key` that a file whose name ends so shows. What
+    /// was HDF5 is shown as HDF5, unless classic netCDF alone shows its unlimited dimension.
+    fn shown(&self, hierarchy: &Hierarchy, key: &Key, ending: &str) -> Result<Option<Node>> {
         let Some(found) = hierarchy.find(key)? else {
             return Ok(None);
         };
-        let node = match format {
-            FileFormat::Netcdf if found.is_group() => {
-                Node::Dataset(key.clone(), GroupFormat::Netcdf)
-            }
-            FileFormat::Npy if found.array().is_some() => Node::Header(key.clone(), Format::Npy),
-            _ => return Ok(None),
-        };
         let attributes = hierarchy.attributes(key)?;
-        Ok(is_ingested(&attributes).then_some(node))
+        let Some(mark) = FileMark::of(&attributes) else {
+            return Ok(None);
+        };
+        let format = match mark.unlimited {
+            None if mark.hdf5.is_some() => GroupFormat::Hdf5,
+            _ => GroupFormat::Netcdf,
+        };
+        let node = if found.is_group() && mark.hdf5.unwrap_or(FileFormat::Netcdf.id()) == ending {
+            Some(Node::Dataset(key.clone(), format))
+        } else if found.array().is_some() && ending == FileFormat::Npy.id() {
+            Some(Node::Header(key.clone(), Format::Npy))
+        } else {
+            None
+        };
+        Ok(node)
     }
 }
 
@@ -116,18 +125,25 @@ impl Tree {
             Some(_) => self.hierarchy.attributes(key).unwrap_or_default(),
             None => return shown,
         };
-        let unlimited = unlimited_dimension(&attributes).map(str::to_string);
+        let mark = FileMark::of(&attributes);
+        let unlimited = mark.as_ref().and_then(|mark| mark.unlimited);
         NetcdfOptions {
-            record: unlimited.or(shown.record),
-            has_characters: is_ingested(&attributes),
+            record: unlimited.map(str::to_string).or(shown.record),
+            has_characters: mark.is_some(),
         }
     }
 
     /// Returns the generated file that the file at `path` shows. The caller has made sure that no
     /// key has this path.
     pub fn ingested(&self, path: &Key) -> Result<Option<Node>> {
-        match (self.ingest_target(path), &self.ingest) {
-            (Some((key, format)), Some(rules)) => rules.shown(&self.hierarchy, &key, format),
+        match (
+            self.ingest_target(path),
+            &self.ingest,
+            path.name().rsplit_once('.'),
+        ) {
+            (Some((key, _)), Some(rules), Some((_, ending))) => {
+                rules.shown(&self.hierarchy, &key, ending)
+            }
             _ => Ok(None),
         }
     }

@@ -8,7 +8,7 @@ use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::ArrayMetadata;
 
 /// The halves of complex numbers, as h5py names them.
-const COMPLEX: [&str; 2] = ["r", "i"];
+pub const COMPLEX: [&str; 2] = ["r", "i"];
 
 /// The type of an array's values in the file, and their form there.
 ///
