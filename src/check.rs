@@ -113,9 +113,12 @@ impl Check<'_> {
             && !self.how.is_stopped()
             && !bounds.is_spent()
         {
-            let next = level.next(self.hierarchy.store());
+            let hierarchy = self.hierarchy;
+            // to decode chunks takes longer than to find arrays
+            let _once = (!self.how.deep).then(|| hierarchy.read_once());
+            let next = level.next(hierarchy.store());
             let admitted = next.as_ref().map_or(Ok(()), |key| bounds.admit(key));
-            let next = next.map(|key| (admitted.and_then(|()| self.hierarchy.find(&key)), key));
+            let next = next.map(|key| (admitted.and_then(|()| hierarchy.find(&key)), key));
             if let Some((Ok(Some(node)), _)) = &next
                 && let Some(array) = node.array()
             {

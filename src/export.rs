@@ -20,6 +20,8 @@ pub struct CachedHierarchy<'a> {
     pub hierarchy: &'a Hierarchy,
     /// The cache of their chunks.
     pub cache: &'a Arc<Cache>,
+    /// What is called with the key of each group and array when its documents were read.
+    pub seen: Option<&'a dyn Fn(&Key)>,
 }
 
 /// The chunks of an array.
@@ -67,7 +69,11 @@ impl HierarchyReader for CachedHierarchy<'_> {
     }
 
     fn attributes(&self, key: &Key) -> Result<Object> {
-        self.hierarchy.attributes(key)
+        let attributes = self.hierarchy.attributes(key)?;
+        if let Some(seen) = self.seen {
+            seen(key);
+        }
+        Ok(attributes)
     }
 
     fn children(&self, key: &Key) -> Result<(Vec<Key>, Grant)> {

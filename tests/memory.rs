@@ -295,6 +295,29 @@ fn the_netcdf_file_of_many_arrays_takes_little_memory() {
     );
 }
 
+/// What a `dataset.nc` keeps of its arrays counts: half as many fit into the memory of this mount.
+#[test]
+fn the_netcdf_file_of_different_arrays_is_shown_in_little_memory() {
+    let store = support::memory_directory();
+    write_file(store.path().join(".zgroup"), "{\"zarr_format\":2}");
+    for number in 0..10_000 {
+        let path = store.path().join(format!("a{number:05}"));
+        array(&path, number + 1, 2, json!({}));
+    }
+    attack(
+        store.path(),
+        &["--containers", "nc"],
+        "dataset.nc of 10,000 different arrays",
+        |mount| {
+            let file = File::open(mount.join("dataset.nc")).unwrap();
+            assert!(file.metadata().unwrap().len() > 10_000 * 4096);
+            let mut start = [0; 4096];
+            file.read_exact_at(&mut start, 0).unwrap();
+            assert!(start.starts_with(b"CDF"));
+        },
+    );
+}
+
 #[test]
 fn writing_large_documents_takes_little_memory() {
     let store = large_documents();

@@ -131,6 +131,7 @@ pub fn run(args: &HeaderArgs) -> CommandResult {
             let nodes = CachedHierarchy {
                 hierarchy: &alone,
                 cache: &cache,
+                seen: None,
             };
             let file = format.file(&nodes, &Key::root(), &args.files.options());
             print(before_values(&file.context(shown)?))
@@ -204,6 +205,7 @@ impl HeaderSource<'_> {
         let nodes = CachedHierarchy {
             hierarchy: &hierarchy,
             cache,
+            seen: None,
         };
         let array = self.described_in(&nodes, &key, format)?;
         if format.is_image() {
@@ -228,6 +230,7 @@ impl HeaderSource<'_> {
         let nodes = CachedHierarchy {
             hierarchy: &hierarchy,
             cache,
+            seen: None,
         };
         self.described_in(&nodes, &key, format)
     }

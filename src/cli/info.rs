@@ -11,7 +11,7 @@ use super::{
     list_of, print, warn_unlisted,
 };
 use crate::array::hierarchy::NodeUse;
-use array_row::ArrayRow;
+use array_row::{ArrayLine, ArrayRow};
 use clap::Args;
 use rustix::termios::tcgetwinsize;
 use std::sync::Arc;
@@ -74,7 +74,10 @@ struct InfoRow {
 
 enum RowContent {
     Group(Option<Plate>),
+    /// An array, for JSON.
     Array(Box<ArrayRow>),
+    /// An array, for a line. It takes a fraction of the memory.
+    Line(Box<ArrayLine>),
     Unreadable(Error),
 }
 
@@ -91,12 +94,16 @@ pub fn run(args: &InfoArgs) -> CommandResult {
     };
     let width = width();
     let mut rows = Vec::new();
-    let _once = hierarchy.asked_once();
+    let _once = hierarchy.read_once();
     hierarchy.visit_below(&Key::root(), used, &mut |key, node| {
         let content = match node.usable() {
             Ok(Some(array)) => {
                 let row = ArrayRow::new(&hierarchy, key, &array, args, width);
-                RowContent::Array(Box::new(row))
+                if args.json {
+                    RowContent::Array(Box::new(row))
+                } else {
+                    RowContent::Line(Box::new(row.into_line(args.wide)))
+                }
             }
             Err(e) => RowContent::Unreadable(e),
             // a group whose attributes can't be read is shown without them
@@ -151,6 +158,7 @@ impl InfoRow {
         let failure = match &self.content {
             RowContent::Group(_) => None,
             RowContent::Array(row) => row.stored.as_ref().err(),
+            RowContent::Line(row) => row.failure.as_ref(),
             RowContent::Unreadable(e) => Some(e),
         };
         failure.filter(|e| self.key.is_root() || matches!(e.kind(), Kind::System(_)))
@@ -200,6 +208,7 @@ impl InfoRow {
                 }
             }
             RowContent::Array(row) => row.describe(&mut object),
+            RowContent::Line(_) => {}
             RowContent::Unreadable(e) => {
                 object["kind"] = "unreadable".into();
                 object["error"] = e.to_string().into();
@@ -244,8 +253,8 @@ fn as_tree(rows: &[InfoRow], wide: bool, width: usize, style: Style) -> String {
                     format!("group: plate of {n} rows and {columns} columns, wells: {wells}");
                 (line, None)
             }
-            RowContent::Array(row) if wide => (row.wide_line(), row.error()),
-            RowContent::Array(row) => (row.line(), row.error()),
+            RowContent::Line(row) => (row.text.clone(), row.error.as_ref()),
+            RowContent::Array(_) => (String::new(), None),
             RowContent::Unreadable(e) => (format!("unreadable: {e}"), None),
         };
         let is_whole = wide || error.is_some() || matches!(row.content, RowContent::Unreadable(_));
@@ -257,7 +266,7 @@ fn as_tree(rows: &[InfoRow], wide: bool, width: usize, style: Style) -> String {
             cut(line, width, style.ascii)
         });
         text.push('\n');
-        if let RowContent::Array(row) = &row.content
+        if let RowContent::Line(row) = &row.content
             && let Some(map) = &row.map
         {
             text.push_str(&map.draw(style));

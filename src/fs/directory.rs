@@ -151,9 +151,10 @@ impl Fs {
     /// Passes names as [`Fs::read_directory`] does, with their attributes, and counts a lookup of
     /// each name that `add` takes, except `.` and `..`. It may stop before a name whose attributes
     /// take long, but passes at least one name unless the directory ends. From position 0 on, it
-    /// passes `.` and `..` alone of an array: the kernel requests attributes with the first names
-    /// of each directory, even if the program asks for no attributes. The kernel does not keep the
-    /// attributes of generated files, and requests attributes again once a program has asked.
+    /// passes `.` and `..` alone of an array of which the kernel does not know the first file: the
+    /// kernel requests attributes with the first names of each directory, even if the program asks
+    /// for no attributes. It requests attributes again once it has looked up a name, but not if it
+    /// looks up again a name that it knows.
     pub fn read_directory_with_attributes(
         &self,
         handle: u64,
@@ -162,7 +163,7 @@ impl Fs {
     ) -> Result<()> {
         let stream = self.directories.get(handle)?;
         let mut stream = self.seek_stream(&stream, from)?;
-        if from == 0 && self.tree.is_known_array(&stream.node) {
+        if from == 0 && self.tree.is_known_array(&stream.node) && !stream.is_looked_up(&self.tree) {
             return self.pass_dots(&mut stream, add);
         }
         let _once = self.tree.hierarchy().asked_once();
@@ -297,6 +298,18 @@ impl DirectoryStream {
             inode,
             is_directory: true,
         }))
+    }
+
+    /// Returns whether the kernel knows the first file of a stream at its beginning.
+    fn is_looked_up(&mut self, tree: &Tree) -> bool {
+        let first: Vec<Result<Name>> = (0..3)
+            .map_while(|position| self.next_at(position).transpose())
+            .collect();
+        let is_known = matches!(first.get(2), Some(Ok(name)) if tree.knows(name.inode));
+        for name in first.into_iter().rev() {
+            self.pending.push_front(name);
+        }
+        is_known
     }
 
     /// Takes the next names to be looked up together; `.` and `..` come alone. If the reply has

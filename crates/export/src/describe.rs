@@ -319,12 +319,12 @@ pub struct GridMapping {
     pub geotransform: Option<String>,
 }
 
-/// Returns the grid mapping of an array with these attributes and names of dimensions, if GDAL's
-/// `_CRS` or GeoZarr states it and the array has none; `above` are the groups above it. Coordinates
-/// `in_degrees` are not in the system of the product that contains the array.
+/// Returns the grid mapping of an array with this key and shape, these attributes and names of
+/// dimensions, if GDAL's `_CRS` or GeoZarr states it and the array has none; `above` are the groups
+/// above it. Coordinates `in_degrees` are not in the system of the product that contains the array.
 pub fn grid_mapping(
     above: &[(Key, Object)],
-    array: &ArrayNode,
+    (key, shape): (&Key, &[u64]),
     attributes: &Map<String, Value>,
     names: &[Option<String>],
     in_degrees: bool,
@@ -332,10 +332,10 @@ pub fn grid_mapping(
     if attributes.contains_key("grid_mapping") {
         return None;
     }
-    let stated = Georeference::find(above, &array.key, attributes);
+    let stated = Georeference::find(above, key, attributes);
     let mut axes = Vec::new();
     let mut claims = Vec::new();
-    for (&len, name) in array.metadata.shape.iter().zip(names) {
+    for (&len, name) in shape.iter().zip(names) {
         claims.push(role::claim(None, None, name.as_deref()));
         axes.push(axis(name.clone(), len, None, None));
     }

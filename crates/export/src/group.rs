@@ -10,9 +10,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use types::{Type, type_of};
 use zarrfs_base::error::Result;
-use zarrfs_base::json::Object;
+use zarrfs_base::json::{self, Object, Value};
 use zarrfs_base::key::Key;
-use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_base::memory::{self, SharedGrant};
+use zarrfs_format::metadata::{ArrayMetadata, V3Fields};
 
 pub mod attributes;
 pub mod names;
@@ -29,6 +30,9 @@ pub const READER_BLOCK: u64 = 4 << 20;
 /// Maximum size in bytes of a variable in CDF-2, except the last one (`NC_check_vlens` in
 /// netcdf-c).
 const MAX_VARIABLE: u64 = u32::MAX as u64 - 3;
+
+/// Memory in bytes of shortened metadata, without lists and the spelling of the dtype.
+const STATED: usize = size_of::<ArrayMetadata>() + size_of::<V3Fields>() + 64;
 
 /// What makes two dimensions of arrays the same one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,8 +67,12 @@ pub fn identities<'a>(
 
 /// An array of a file.
 pub struct GroupArray {
-    /// The array.
-    pub array: ArrayNode,
+    /// The key of the array.
+    pub key: Key,
+    /// Its metadata.
+    pub metadata: Arc<ArrayMetadata>,
+    /// The array itself, if its chunks are still to be read.
+    pub array: Option<ArrayNode>,
     /// Its attributes as stored.
     pub attributes: Object,
     /// Whether the fill value stands for missing values.
@@ -72,7 +80,7 @@ pub struct GroupArray {
     /// The grid mapping that another convention than CF states.
     pub mapping: Option<Arc<GridMapping>>,
     /// The metadata with another sign of integers, if the type of the file states it.
-    pub with_sign: Option<ArrayMetadata>,
+    pub with_sign: Option<Box<ArrayMetadata>>,
     /// The names of its dimensions, where metadata has them.
     pub names: Vec<Option<String>>,
     /// The type of its values in the file.
@@ -90,22 +98,24 @@ impl GroupArray {
     /// added to `sources`.
     pub fn new(
         hierarchy: &dyn HierarchyReader,
-        array: ArrayNode,
+        array: &ArrayNode,
         kind: Type,
         sources: &mut Vec<Key>,
     ) -> Result<Self> {
         let attributes = hierarchy.attributes(&array.key)?;
-        let names = axis_names(hierarchy, &array, &attributes, sources);
+        let names = axis_names(hierarchy, array, &attributes, sources);
         let letters = (kind == Type::Char).then_some(array.metadata.dtype.size() as u64);
         Ok(GroupArray {
             fill_is_missing: fill_is_missing(
-                hierarchy.fill_meaning(&array),
+                hierarchy.fill_meaning(array),
                 &array.metadata,
                 &attributes,
             ),
             mapping: None,
             with_sign: None,
-            array,
+            key: array.key.clone(),
+            metadata: array.metadata.clone(),
+            array: None,
             attributes,
             names,
             kind,
@@ -118,21 +128,47 @@ impl GroupArray {
     /// Gives integers the sign that an attribute states, and the values the type of the file for
     /// it.
     pub fn state_sign(&mut self) {
-        let shown = with_stated_sign(&self.array.metadata, &self.attributes);
+        let shown = with_stated_sign(&self.metadata, &self.attributes);
         if let (Cow::Owned(shown), Ok(kind)) = (&shown, type_of(&shown)) {
             self.kind = kind;
-            self.with_sign = Some(shown.clone());
+            self.with_sign = Some(shown.clone().into());
         }
     }
 
     /// Returns the array's name.
     pub fn name(&self) -> &str {
-        self.array.key.name()
+        self.key.name()
     }
 
     /// Returns the array's metadata.
     pub fn metadata(&self) -> &ArrayMetadata {
-        &self.array.metadata
+        &self.metadata
+    }
+
+    /// Replaces the metadata by what the file states of them, which `last` has if the arrays are
+    /// alike: there may be very many.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for them.
+    pub fn shorten_metadata(&mut self, last: Option<&GroupArray>) -> Result<()> {
+        let whole = &self.metadata;
+        let mut stated = ArrayMetadata {
+            fill_value: Value::Null,
+            v3: whole.v3.as_ref().map(|_| Box::default()),
+            memory: SharedGrant::default(),
+            ..whole.without_codecs(whole.shape.clone(), Vec::new())
+        };
+        if let Some(last) = last.filter(|last| *last.metadata == stated) {
+            self.metadata = last.metadata.clone();
+            return Ok(());
+        }
+        let spelled = 2 * json::memory_of(&stated.dtype_json);
+        let lists =
+            size_of_val(stated.shape.as_slice()) + stated.fill.iter().map(Vec::len).sum::<usize>();
+        stated.memory = memory::take(STATED + spelled + lists)?.into();
+        self.metadata = stated.into();
+        Ok(())
     }
 
     /// Returns the names, where known, and the lengths of the dimensions.
@@ -172,7 +208,7 @@ impl GroupArray {
                 inner.fold(letters, |size, len| size.saturating_mul(*len))
             }
             _ if self.is_record => self.shown_size(metadata.row_size()),
-            _ => self.shown_size(self.array.size()),
+            _ => self.shown_size(metadata.flat_size()),
         }
     }
 

@@ -275,11 +275,11 @@ impl Hdf5File {
             return Ok(Err("its dimensions are too long".into()));
         }
         let classic = native_type(array).unwrap_or(Type::Byte);
-        let mut member = GroupArray::new(hierarchy, array.clone(), classic, &mut self.sources)?;
+        let mut member = GroupArray::new(hierarchy, array, classic, &mut self.sources)?;
         member.state_sign();
         let flags = add_flags(hierarchy, array, &mut member.attributes, &mut self.sources);
         self.held = std::mem::take(&mut self.held).and(flags);
-        let shown = member.with_sign.as_ref().unwrap_or(metadata);
+        let shown = member.with_sign.as_deref().unwrap_or(metadata);
         let (kind, source, size) = match self.source_of(array, shown)? {
             Ok(found) => found,
             Err(why) => return Ok(Err(why)),

@@ -60,6 +60,8 @@ pub struct LayoutRule {
 pub struct LayoutPieces {
     format: PieceFormat,
     members: LayoutMembers,
+    /// Whether an array that is cut has strings of any length.
+    has_strings: bool,
     /// The arrays of the files of each item of `{var}`; one item if the pattern lacks it.
     variables: Vec<Key>,
     cuts: Vec<AxisCut>,
@@ -180,8 +182,10 @@ impl LayoutPieces {
             let why = format!("{count} files are more than {MAX_PIECES}");
             return Err(Error::invalid(why));
         }
+        let dimensions: Vec<&str> = cuts.iter().map(|cut| cut.dimension.as_str()).collect();
         let mut pieces = LayoutPieces {
             format: rule.format,
+            has_strings: members.has_strings(&dimensions),
             members,
             variables,
             cuts,
@@ -345,12 +349,14 @@ impl LayoutPieces {
 
     /// Returns what the size of a file depends on; `None` if it depends on the values.
     pub fn class(&self, number: usize) -> Option<PieceClass> {
-        let (variable, _) = self.place(number);
-        let lengths = self.runs(number).into_iter();
-        let lengths = lengths.map(|run| run.range.end - run.range.start).collect();
-        let dimensions = self.cuts.iter().map(|cut| cut.dimension.as_str());
-        let has_strings = self.members.has_strings(&dimensions.collect::<Vec<_>>());
-        (!has_strings).then_some((variable, lengths))
+        if self.has_strings {
+            return None;
+        }
+        let (variable, runs) = self.place(number);
+        let ranges = self.cuts.iter().zip(runs);
+        let ranges = ranges.map(|(cut, run)| cut.run(run).range);
+        let lengths = ranges.map(|range| range.end - range.start);
+        Some((variable, lengths.collect()))
     }
 
     /// Returns why files end before a coordinate does, a line for each.

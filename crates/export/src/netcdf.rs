@@ -178,7 +178,7 @@ fn file_of(members: &GroupArrays, mut header: ClassicHeader) -> Result<Composite
         if number == fixed {
             file.begin_records(header.record_count().unwrap_or(0));
         }
-        let key = member.array.key.clone();
+        let key = member.key.clone();
         match &member.values {
             Some(values) => file.push_values(key, member.variable_size(), values.clone()),
             None => file.push_flat(key, member.metadata(), member.form()),

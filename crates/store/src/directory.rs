@@ -14,7 +14,7 @@ use super::{
     temporary_file,
 };
 use lru::LruCache;
-use resolve::{OpenDirectory, kind_behind, open_beneath, stat_seen};
+use resolve::{OpenDirectory, kind_behind, open_beneath, open_seen, stat_seen};
 use root::StoreRoot;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
@@ -142,10 +142,11 @@ impl DirectoryStore {
     fn open_value(&self, key: &Key) -> Result<Option<(File, Stat)>> {
         // without NONBLOCK, opening a FIFO would block
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let Some(fd) = self.open_key(key.as_str(), flags)? else {
+        let path = key.as_str();
+        let Some((fd, skipped)) = self.root.find(path, |root| open_seen(root, path, flags))? else {
             return Ok(None);
         };
-        let stat = stat_of(&fd)?;
+        let stat = stat_of(&fd)?.restricted(skipped);
         match stat.kind {
             EntryKind::Value => Ok(Some((File::from(fd), stat))),
             EntryKind::Prefix => Err(Error::damaged("is a directory, not a file")),

@@ -2,31 +2,33 @@
 //! it takes the stats of the same few documents many times over. Each is asked for once in a
 //! request: no answer is older than the request. This module must not know what documents mean.
 
-use super::Hierarchy;
+use super::{DOCUMENTS, Hierarchy};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use zarrfs_base::error::{ErrorContext, Result};
-use zarrfs_store::{Key, Stat};
+use zarrfs_store::{ByteRange, Key, Stat, StoreExt};
 
-/// Maximum number of answers kept in a request, the latest ones. One node needs a dozen; a request
-/// for the file of a group visits many.
+/// Maximum number of answers kept in a request, those that were used last. One node needs a dozen;
+/// a request for the file of a group visits many.
 const MOST: usize = 32;
 
 /// Maximum number of bytes of a text that is kept in a request.
-const SMALL: usize = 2 << 10;
+pub(super) const SMALL: usize = 4 << 10;
 
 thread_local! {
     static ANSWERS: RefCell<Option<RequestAnswers>> = const { RefCell::new(None) };
 }
 
 /// The answers that the request of this thread has got.
-struct RequestAnswers {
+pub(super) struct RequestAnswers {
     /// The address that tells one hierarchy from another.
     hierarchy: usize,
     stats: Vec<KeptAnswer>,
-    /// Number of answers so far.
+    /// Number of questions so far.
     count: usize,
+    /// Whether documents are read where their stats are asked for.
+    reads: bool,
 }
 
 /// What the store has answered about a key.
@@ -35,21 +37,22 @@ struct KeptAnswer {
     stat: Option<Stat>,
     /// The value of this version, if it was read and is [`SMALL`].
     text: Option<Vec<u8>>,
+    /// The number of the question that it has answered last.
+    used: usize,
 }
 
 impl RequestAnswers {
-    fn keep(&mut self, key: Key, stat: Option<Stat>) {
-        let place = self.count % MOST;
-        let answer = KeptAnswer {
-            key,
-            stat,
-            text: None,
-        };
-        match self.stats.get_mut(place) {
-            Some(oldest) => *oldest = answer,
-            None => self.stats.push(answer),
-        }
+    fn keep(&mut self, answer: KeptAnswer) {
         self.count += 1;
+        let answer = KeptAnswer {
+            used: self.count,
+            ..answer
+        };
+        if self.stats.len() < MOST {
+            self.stats.push(answer);
+        } else if let Some(oldest) = self.stats.iter_mut().min_by_key(|answer| answer.used) {
+            *oldest = answer;
+        }
     }
 }
 
@@ -72,19 +75,31 @@ impl Hierarchy {
     /// Has this thread ask for each stat of a document or node once, until the returned value is
     /// dropped. The caller must not change the store meanwhile, nor wait for a change.
     pub fn asked_once(&self) -> AskedOnce {
-        let is_outermost = ANSWERS.with_borrow_mut(|answers| {
+        self.asking_once(false)
+    }
+
+    /// Does what [`Hierarchy::asked_once`] does for a caller that is going to read the documents of
+    /// many groups and arrays. To read a small document from a file takes as many calls as its
+    /// stat, so that a local store is asked for both together, until the request ends.
+    pub fn read_once(&self) -> AskedOnce {
+        self.asking_once(self.store.concurrency() == 1)
+    }
+
+    fn asking_once(&self, reads: bool) -> AskedOnce {
+        ANSWERS.with_borrow_mut(|answers| {
             let is_outermost = answers.is_none();
-            answers.get_or_insert_with(|| RequestAnswers {
+            let answers = answers.get_or_insert_with(|| RequestAnswers {
                 hierarchy: self.address(),
                 stats: Vec::new(),
                 count: 0,
+                reads,
             });
-            is_outermost
-        });
-        AskedOnce {
-            is_outermost,
-            on_thread: PhantomData,
-        }
+            answers.reads |= reads;
+            AskedOnce {
+                is_outermost,
+                on_thread: PhantomData,
+            }
+        })
     }
 
     /// Returns the stat of a key, with the key in an error.
@@ -96,24 +111,51 @@ impl Hierarchy {
         if let Some(stat) = self.known_stat(key) {
             return Ok(stat);
         }
-        let stat = self.store.stat(key).context(key)?;
-        ANSWERS.with_borrow_mut(|answers| {
-            if let Some(answers) = answers
-                && answers.hierarchy == self.address()
-            {
-                answers.keep(key.clone(), stat.clone());
-            }
+        let read = if reads_documents() && DOCUMENTS.contains(&key.name()) {
+            self.read_small(key)
+        } else {
+            None
+        };
+        let (stat, text) = match read {
+            Some((stat, text)) => (stat, Some(text)),
+            None => (self.store.stat(key).context(key)?, None),
+        };
+        self.keep_answer(KeptAnswer {
+            key: key.clone(),
+            stat: stat.clone(),
+            text,
+            used: 0,
         });
         Ok(stat)
     }
 
+    fn keep_answer(&self, answer: KeptAnswer) {
+        ANSWERS.with_borrow_mut(|answers| {
+            if let Some(answers) = answers
+                && answers.hierarchy == self.address()
+            {
+                answers.keep(answer);
+            }
+        });
+    }
+
+    /// Reads a document. Returns `None` if that fails, or if the document is not [`SMALL`].
+    fn read_small(&self, key: &Key) -> Option<(Option<Stat>, Vec<u8>)> {
+        let mut text = Vec::new();
+        let whole = ByteRange::Whole(SMALL as u64);
+        let stat = self.store.read(key, &whole, &mut text).ok()?;
+        Some((stat, text))
+    }
+
     /// Returns the answer that the request has got about `key`.
     pub(super) fn known_stat(&self, key: &Key) -> Option<Option<Stat>> {
-        ANSWERS.with_borrow(|answers| {
-            let answers = answers.as_ref();
+        ANSWERS.with_borrow_mut(|answers| {
+            let answers = answers.as_mut();
             let answers = answers.filter(|answers| answers.hierarchy == self.address())?;
-            let known = answers.stats.iter().find(|answer| answer.key == *key);
-            known.map(|answer| answer.stat.clone())
+            let known = answers.stats.iter_mut().find(|answer| answer.key == *key)?;
+            answers.count += 1;
+            known.used = answers.count;
+            Some(known.stat.clone())
         })
     }
 
@@ -147,4 +189,9 @@ impl Hierarchy {
     fn address(&self) -> usize {
         Arc::as_ptr(&self.arrays).addr()
     }
+}
+
+/// Returns whether the request of this thread reads documents where their stats are asked for.
+pub(super) fn reads_documents() -> bool {
+    ANSWERS.with_borrow(|answers| answers.as_ref().is_some_and(|answers| answers.reads))
 }

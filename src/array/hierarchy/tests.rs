@@ -119,6 +119,56 @@ fn groups_arrays_and_intermediate_directories_are_found() {
     assert!(h.find(&Key::normalize("none").unwrap()).unwrap().is_none());
 }
 
+/// A traversal that reads documents at once visits what others visit, with the same attributes.
+#[test]
+fn nodes_whose_documents_are_read_at_once_are_those_of_the_store() {
+    let long = format!("{ARRAY}{}", " ".repeat(10_000));
+    let v3 = r#"{"zarr_format":3,"node_type":"array","shape":[4],"data_type":"int32","chunk_grid":{"name":"regular",
+        "configuration":{"chunk_shape":[2]}},"chunk_key_encoding":{"name":"default"},"fill_value":0,
+        "codecs":[{"name":"bytes","configuration":{"endian":"little"}}],"attributes":{"n":N}}"#;
+    let (store, h) = hierarchy(&[
+        (".zgroup", "{\"zarr_format\":2}"),
+        ("m/n/.zgroup", "{\"zarr_format\":2}"),
+        ("m/bad/.zarray", "{"),
+        ("m/long/.zarray", &long),
+        ("m/removed/.zarrfs-zarray", ARRAY),
+        ("m/none/0", "1234"),
+    ]);
+    for n in 0..200 {
+        let group = ["", "m/", "m/n/"][n % 3];
+        store.insert(&format!("{group}{n}/.zarray"), ARRAY);
+        if n % 2 == 0 {
+            store.insert(&format!("{group}{n}/.zattrs"), format!("{{\"n\":{n}}}"));
+        }
+        store.insert(
+            &format!("{group}v{n}/zarr.json"),
+            v3.replace('N', &n.to_string()),
+        );
+    }
+    let visited = |once: AskedOnce| {
+        let mut visited = Vec::new();
+        h.visit_below(&Key::root(), NodeUse::Chunks, &mut |key, node| {
+            let shape = node
+                .usable()
+                .map(|array| array.map(|a| a.metadata().shape.clone()));
+            let shape = shape.map_err(|e| e.to_string());
+            visited.push((key.clone(), shape, h.attributes(key).unwrap()));
+            Ok(())
+        })
+        .unwrap();
+        drop(once);
+        visited
+    };
+    let expected = visited(h.asked_once());
+    assert_eq!(expected.len(), 400 + 7);
+    assert!(visited(h.read_once()) == expected);
+    // another request asks again
+    store.insert("0/.zattrs", "{\"n\":-1}");
+    store.insert("1/.zarray", ARRAY.replace("[4]", "[5]"));
+    let changed = visited(h.read_once());
+    assert!(changed != expected && changed == visited(h.asked_once()));
+}
+
 #[test]
 fn the_consolidated_view_is_made_from_existing_documents() {
     let (store, h) = hierarchy(&[

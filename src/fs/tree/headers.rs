@@ -1,7 +1,7 @@
 //! Headers and containers in the tree. Selects those that an array or a group shows, and caches
 //! their content for a second.
 
-use super::access::SourcesStat;
+use super::access::{SeenSources, SourcesStat};
 use super::xattr::AttributeTexts;
 use super::{Attributes, FLAT, Node, Tree};
 use crate::array::Array;
@@ -128,6 +128,7 @@ impl Tree {
         CachedHierarchy {
             hierarchy: &self.hierarchy,
             cache: &self.cache,
+            seen: None,
         }
     }
 
@@ -440,12 +441,19 @@ impl Tree {
                 return Ok(dataset);
             }
         }
-        let file = format.file(&self.exported(), key, &self.netcdf_options(key));
+        let seen = SeenSources::new(self);
+        let see = |key: &Key| seen.see(key);
+        let nodes = CachedHierarchy {
+            seen: Some(&see),
+            ..self.exported()
+        };
+        let _once = self.hierarchy.read_once();
+        let file = format.file(&nodes, key, &self.netcdf_options(key));
         let file = file
             .and_then(Composite::counted)
             .map_err(|e| too_many_arrays(key, format, e))?;
         self.log_left_out(&known, &file);
-        let sources = self.of_sources(&file.sources)?;
+        let sources = self.of_seen_sources(&file.sources, &seen)?;
         let is_told = sources.permissions.is_some() && !file.depends_on_values();
         let dataset = Dataset {
             file: Arc::new(file),

@@ -426,6 +426,7 @@ impl Tree {
                 ..last
             },
             None => {
+                let _once = self.hierarchy.read_once();
                 let file = pieces.file(&self.exported(), number, &self.headers.netcdf)?;
                 let own = file.parts().iter().filter(|part| part.content.is_own());
                 KnownSize {

@@ -18,8 +18,12 @@ use zarrfs_base::json;
 use zarrfs_base::key::Key;
 use zarrfs_base::memory;
 
-/// Estimated memory in bytes of an array, and of its variable in the header, without attributes.
-const ARRAY: usize = 4 << 10;
+/// Estimated memory in bytes of an array, of its variable in the header and of its part of the
+/// file, without attributes and metadata.
+const ARRAY: usize = 3 << 9;
+
+/// Estimated memory in bytes of what reads the chunks of an array.
+const CHUNKS: usize = 5 << 9;
 
 /// The arrays that become variables, and the reasons why others do not.
 #[derive(Default)]
@@ -73,7 +77,6 @@ impl GroupArrays {
         members.find_records();
         members.leave_out(|member| member.is_empty().then(|| "a dimension has length 0".into()));
         members.read_strings();
-        members.name_categories(hierarchy);
         members.convert_to_doubles();
         if members.version() == ClassicVersion::Data64 {
             members.list.iter_mut().for_each(GroupArray::state_sign);
@@ -112,11 +115,7 @@ impl GroupArrays {
 
     /// Adds an array, or the reason why it is left out.
     fn add(&mut self, hierarchy: &dyn HierarchyReader, array: ArrayNode) -> Result<()> {
-        // the other half is for the documents, which are read one after another
-        if self.held.bytes() + ARRAY > memory::limit() / 2 {
-            return Err(Error::system(libc::ENOMEM).context("a netCDF file of so many arrays"));
-        }
-        self.held.grow(ARRAY)?;
+        self.hold(ARRAY)?;
         self.sources.push(array.key.clone());
         let name = array.key.name().to_string();
         let kind = match native_type(&array) {
@@ -124,17 +123,15 @@ impl GroupArrays {
             Err(why) => {
                 self.left_out.insert(name, why);
                 if self.options.record.is_some() {
-                    self.others.push(GroupArray::new(
-                        hierarchy,
-                        array,
-                        Type::Byte,
-                        &mut self.sources,
-                    )?);
+                    let sources = &mut self.sources;
+                    let mut other = GroupArray::new(hierarchy, &array, Type::Byte, sources)?;
+                    other.shorten_metadata(self.others.last())?;
+                    self.others.push(other);
                 }
                 return Ok(());
             }
         };
-        let member = GroupArray::new(hierarchy, array, kind, &mut self.sources)?;
+        let mut member = GroupArray::new(hierarchy, &array, kind, &mut self.sources)?;
         // a record may be written to an array of length 0
         let size = member
             .variable_size()
@@ -152,9 +149,28 @@ impl GroupArrays {
             return Ok(());
         }
         self.memory += member.attributes.memory();
+        // codes of categories get flags
+        let flags = add_flags(hierarchy, &array, &mut member.attributes, &mut self.sources);
+        self.memory += flags.bytes();
+        self.held = std::mem::take(&mut self.held).and(flags);
+        if member.metadata().has_objects() || member.lacks_type() {
+            self.hold(CHUNKS)?;
+            member.array = Some(array);
+        } else {
+            member.shorten_metadata(self.list.last())?;
+        }
         self.list.push(member);
         self.size = size;
         Ok(())
+    }
+
+    /// Takes memory for an array.
+    fn hold(&mut self, bytes: usize) -> Result<()> {
+        // the other half is for the documents, which are read one after another
+        if self.held.bytes() + bytes > memory::limit() / 2 {
+            return Err(Error::system(libc::ENOMEM).context("a netCDF file of so many arrays"));
+        }
+        self.held.grow(bytes)
     }
 
     /// Adds missing coordinates of named dimensions and missing grid mappings from ancestor groups.
@@ -206,7 +222,7 @@ impl GroupArrays {
             let has_degrees = names.into_iter().any(|name| in_degrees.contains(name));
             let found = grid_mapping(
                 &above,
-                &member.array,
+                (&member.key, &member.metadata.shape),
                 &member.attributes,
                 &member.names,
                 has_degrees,
@@ -275,7 +291,7 @@ impl GroupArrays {
             {
                 0 => {}
                 1 if member.dimensions().next() == records => {
-                    self.growing.keys.push(member.array.key.clone())
+                    self.growing.keys.push(member.key.clone())
                 }
                 _ => {
                     let why = "their dimension is not the first of";
@@ -305,8 +321,9 @@ impl GroupArrays {
             if !member.metadata().has_objects() {
                 return None;
             }
+            let array = member.array.take()?;
             let free = (memory::limit() / 4).saturating_sub(memory);
-            match read_strings(&member.array, free) {
+            match read_strings(&array, free) {
                 Ok(strings) => {
                     memory += strings.values.len();
                     member.letters = Some(strings.longest as u64);
@@ -317,16 +334,6 @@ impl GroupArrays {
             }
         });
         self.memory = memory;
-    }
-
-    /// Adds flags to codes of categories.
-    fn name_categories(&mut self, hierarchy: &dyn HierarchyReader) {
-        for member in &mut self.list {
-            let attributes = &mut member.attributes;
-            let memory = add_flags(hierarchy, &member.array, attributes, &mut self.sources);
-            self.memory += memory.bytes();
-            self.held = std::mem::take(&mut self.held).and(memory);
-        }
     }
 
     /// Returns the smallest version of the format that can hold all variables.
@@ -364,9 +371,9 @@ impl GroupArrays {
         let is_small = self.version() == ClassicVersion::Offset64;
         let is_exact = is_small
             && self.list.iter().all(|member| match member.form() {
-                form @ ItemForm::Double(_) => {
-                    flat(member.array.whole()).is_ok_and(|bytes| form.can_show(&bytes))
-                }
+                form @ ItemForm::Double(_) => member.array.as_ref().is_some_and(|array| {
+                    flat(array.whole()).is_ok_and(|bytes| form.can_show(&bytes))
+                }),
                 _ => true,
             });
         if !is_exact {
@@ -397,12 +404,12 @@ fn find_inherited(
         let Some(HierarchyNode::Array(array)) = hierarchy.find(&place)? else {
             continue;
         };
-        let found = GroupArray::new(hierarchy, array, Type::Byte, &mut Vec::new())?;
+        let found = GroupArray::new(hierarchy, &array, Type::Byte, &mut Vec::new())?;
         let fits = match len {
             Some(len) => found.is_coordinate() && found.metadata().shape == [len],
             None => found.metadata().shape.is_empty(),
         };
-        return Ok(fits.then_some(found.array));
+        return Ok(fits.then_some(array));
     }
     Ok(None)
 }

@@ -102,7 +102,7 @@ pub struct ArrayMetadata {
 }
 
 /// The fields of a v3 array that v2 does not have.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct V3Fields {
     /// Whether chunk keys begin with `c`: the key encoding `default`.
     pub has_key_prefix: bool,

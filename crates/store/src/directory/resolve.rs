@@ -163,9 +163,9 @@ pub(super) fn leads_out() -> Error {
     )
 }
 
-/// Opens `path` below `root`; `flags` must include `OFlags::PATH`. If a symbolic link led to the
-/// file, also returns the permissions of the directories that the link skipped, since a link must
-/// not reveal files that they hide.
+/// Opens `path` below `root`; `flags` create no file. If a symbolic link led to the file, also
+/// returns the permissions of the directories that the link skipped, since a link must not reveal
+/// files that they hide.
 pub(super) fn open_seen(
     root: &OwnedFd,
     path: &str,

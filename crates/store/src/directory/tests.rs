@@ -2,8 +2,7 @@ use super::resolve::{KEYS_PER_RESOLVE, may_open};
 use super::*;
 use crate::{Store, StoreExt};
 use rustix::fs::{self, Mode};
-use std::os::unix::fs::FileExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 
 fn get(store: &DirectoryStore, key: &str) -> Result<Option<Vec<u8>>> {
     let mut value = Vec::new();
@@ -188,6 +187,25 @@ fn stat_many_agrees_with_stat() {
         asked < 3
     });
     assert_eq!(asked, 3);
+}
+
+/// A link grants no more than the directories that it skips, also to a caller that reads.
+#[test]
+fn a_read_returns_the_stat_of_its_value() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("a")).unwrap();
+    std::fs::write(dir.path().join("a/k"), "1").unwrap();
+    symlink("k", dir.path().join("a/link")).unwrap();
+    symlink("a", dir.path().join("b")).unwrap();
+    symlink("a/k", dir.path().join("c")).unwrap();
+    let hidden = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(dir.path().join("a"), hidden).unwrap();
+    let store = DirectoryStore::open(dir.path()).unwrap();
+    for name in ["a/k", "a/link", "b/k", "b/link", "c"] {
+        let key = Key::root().join(name);
+        let read = store.read(&key, &ByteRange::Whole(10), &mut Vec::new());
+        assert_eq!(read.unwrap(), store.stat(&key).unwrap(), "{name}");
+    }
 }
 
 #[test]
