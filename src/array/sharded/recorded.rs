@@ -19,8 +19,8 @@ use zarrfs_format::grid::ChunkId;
 use zarrfs_outlive::{HeldRecord, Record};
 use zarrfs_store::{Key, Version};
 
-/// The kinds of records: a chunk was erased, or a chunk was put, whose bytes are in the record or in
-/// the spill file. A record has the number of the chunk and the description of its array as
+/// The kinds of records: a chunk was erased, or a chunk was put, whose bytes are in the record or
+/// in the spill file. A record has the number of the chunk and the description of its array as
 /// numbers. Its text is four numbers (the number of the pending version, the length of the key, the
 /// count of written ranges, and 1 if stored bytes show through), the ranges, the key, and the
 /// encoded bytes or the start and end of their range in the spill file.
