@@ -73,7 +73,8 @@ fn unmount(path: &Path, mode: UnmountMode) -> CommandResult {
 }
 
 /// Stores everything that was written to a mount, and returns its processes, the daemon first, if
-/// this process can see them. A mount that has ended, or that is not of zarrfs, has nothing to store.
+/// this process can see them. A mount that has ended, or that is not of zarrfs, has nothing to
+/// store.
 ///
 /// # Errors
 ///

@@ -105,8 +105,8 @@ impl Held {
         })
     }
 
-    /// Returns the spill file of the daemon before, or a new one in `directory`, which is passed on.
-    /// Returns `None` if it can't be opened.
+    /// Returns the spill file of the daemon before, or a new one in `directory`, which is passed
+    /// on. Returns `None` if it can't be opened.
     pub fn spill_file(&mut self, directory: &Path) -> Option<File> {
         if let Some(spill) = self.kept.spill.take() {
             return Some(spill.into());
