@@ -168,7 +168,7 @@ impl Ingest<'_> {
             let key = self.key(at, &described.name)?;
             put_documents(store, &key, &array_documents(&described, self.layout)?)?;
         }
-        // a group follows what is in it
+        // a group follows its members
         for group in self.incoming.groups().iter().rev() {
             let key = self.key(at, &group.path)?;
             put_documents(store, &key, &self.group_documents(group)?)?;

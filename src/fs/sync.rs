@@ -12,8 +12,8 @@
 //! * A sync that fails for a cause that may pass ([`may_pass`]), also of credentials, tries again
 //!   for `--timeout`.
 //! * Both wait while the server takes data, however slowly: until nothing could be stored for
-//!   `--timeout` ([`Patience`]). The end of the process does so whatever the failure, since what is
-//!   not stored is lost.
+//!   `--timeout` ([`Patience`]). The end of the process does so after any failure, since bytes that
+//!   are not stored are lost.
 
 use super::Fs;
 use crate::cache::Cache;

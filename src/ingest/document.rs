@@ -62,7 +62,7 @@ impl<'a> FileMark<'a> {
     }
 }
 
-/// Marks the attributes of a node as those of a file whose name has this end. A file of HDF5 states
+/// Marks the attributes of a node that was a file whose name has this end. A file of HDF5 states
 /// its unlimited dimension if it is shown as classic netCDF, since no container of HDF5 has one.
 pub fn mark(attributes: &mut Map<String, Value>, incoming: &Incoming, ending: &str) {
     let mut text = format!("{MARK}{}", env!("CARGO_PKG_VERSION"));
@@ -82,7 +82,7 @@ pub struct IngestLayout {
     /// The Zarr format.
     pub format: DocumentFormat,
     /// The shape of chunks of arrays with as many dimensions. Other arrays, and all arrays if it is
-    /// `None`, get that of the file or a shape that is chosen.
+    /// `None`, get the shape in the file or one that is chosen.
     pub chunks: Option<ShardShape>,
     /// The shape of shards of arrays with as many dimensions, for Zarr v3.
     pub shards: Option<ShardShape>,

@@ -161,7 +161,7 @@ impl SpillFile {
     }
 
     /// Returns bytes that another process has put into the file, `None` if it does not hold them.
-    /// The caller takes all of them before any is dropped, and none twice.
+    /// The caller takes all of them before any is dropped, and each once.
     pub fn take_over(self: &Arc<Self>, range: Range<u64>) -> Option<SpilledBytes> {
         let mut state = lock(&self.state);
         let file = state.file.clone()?;

@@ -320,7 +320,7 @@ pub struct GridMapping {
 }
 
 /// Returns the grid mapping of an array with this key and shape, these attributes and names of
-/// dimensions, if GDAL's `_CRS` or GeoZarr states it and the array has none; `above` are the groups
+/// dimensions, if GDAL's `_CRS` or GeoZarr states it and the array does not; `above` are the groups
 /// above it. Coordinates `in_degrees` are not in the system of the product that contains the array.
 pub fn grid_mapping(
     above: &[(Key, Object)],

@@ -112,7 +112,7 @@ struct Hdf5Walk {
 }
 
 impl Hdf5Description {
-    /// Reads what a file of `len` bytes describes.
+    /// Reads the description of a file of `len` bytes.
     ///
     /// # Errors
     ///
@@ -350,7 +350,7 @@ impl Hdf5Walk {
         Ok(())
     }
 
-    /// Collects what is known of the dimensions of a data set.
+    /// Collects the facts about the dimensions of a data set.
     fn hints(
         &self,
         set: &Dataset,
@@ -402,7 +402,7 @@ impl Hdf5Walk {
         Ok(hints)
     }
 
-    /// Returns the address of the first scale of each dimension; 0 for none.
+    /// Returns the address of the first scale of each dimension; 0 without a scale.
     fn scales(&self, set: &Dataset, message: &AttributeMessage) -> Result<Vec<u64>> {
         let is_list = matches!(&message.datatype, Datatype::VarLen { base, kind: VarLenKind::Sequence, .. }
             if matches!(**base, Datatype::Reference { .. }));
@@ -416,7 +416,7 @@ impl Hdf5Walk {
                 addresses.push(0);
                 continue;
             }
-            // the first one alone, whatever the length of the list
+            // the first scale alone: a list may have any number
             let mut first = list.to_vec();
             first[..4].copy_from_slice(&1u32.to_le_bytes());
             let found = self

@@ -1,5 +1,5 @@
 //! Files that other programs wrote, described as the group or the array that they become: NPY,
-//! netCDF's classic formats, HDF5 and netCDF-4. A description says what a document of Zarr says,
+//! netCDF's classic formats, HDF5 and netCDF-4. A description has the facts of a document of Zarr,
 //! and reads boxes of items of each array. It is the reverse of `zarrfs_export`, by the same tables
 //! of types. The content is untrusted. This crate must not know documents, stores or mounts.
 

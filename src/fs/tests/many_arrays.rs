@@ -142,8 +142,7 @@ fn a_request_asks_the_store_for_each_document_once() {
     assert!(asked[0] <= 10 && asked[1] <= 1, "{asked:?}");
 }
 
-/// A listing has the attributes of look-ups, also those of a store that another program has changed
-/// since the listing before.
+/// A listing has the attributes of look-ups, also after another program has changed the store.
 #[test]
 fn listed_files_of_a_layout_are_those_of_look_ups() {
     let store = Arc::new(MemoryStore::default());

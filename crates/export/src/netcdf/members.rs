@@ -22,7 +22,7 @@ use zarrfs_base::memory;
 /// file, without attributes and metadata.
 const ARRAY: usize = 3 << 9;
 
-/// Estimated memory in bytes of what reads the chunks of an array.
+/// Estimated memory in bytes of the reader of an array's chunks.
 const CHUNKS: usize = 5 << 9;
 
 /// The arrays that become variables, and the reasons why others do not.

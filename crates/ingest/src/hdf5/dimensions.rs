@@ -15,15 +15,15 @@ pub struct DimensionHints {
     pub address: u64,
     /// The number of its group.
     pub group: usize,
-    /// The name as a scale; `None` if the data set is none.
+    /// The name as a scale; `None` if the data set is no scale.
     pub scale: Option<String>,
     /// netCDF's number of the dimension that the scale is.
     pub id: Option<i64>,
     /// netCDF's numbers of the dimensions of the data set.
     pub ids: Vec<i64>,
-    /// The addresses of the scales of each dimension; 0 for none.
+    /// The addresses of the scales of each dimension; 0 without a scale.
     pub scales: Vec<u64>,
-    /// The labels of h5py; empty for none.
+    /// The labels of h5py; an empty one without a label.
     pub labels: Vec<String>,
 }
 

@@ -53,8 +53,7 @@ fn decoded(codec: &str, encoded: &[u8], largest: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// Decodes LZF: runs of bytes, and copies of what was decoded before. Source of the format: liblzf,
-/// `lzf_d.c`.
+/// Decodes LZF: runs of bytes, and copies of bytes before. Source of the format: liblzf, `lzf_d.c`.
 fn lzf(encoded: &[u8], largest: usize) -> Result<Vec<u8>> {
     let damaged = || Error::DecompressionError("LZF: damaged bytes".into());
     let mut out = Vec::new();

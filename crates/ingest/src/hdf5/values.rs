@@ -414,7 +414,7 @@ impl Hdf5Values {
             .file
             .call(|_| set.resolve_vlen_reference_bytes(reference, 1))?;
         let string = without_padding(&bytes, padding);
-        // what is no UTF-8 is Latin-1, as in attributes
+        // a text that is not UTF-8 is Latin-1, as in attributes
         Ok(crate::classic::utf8(string).into_bytes())
     }
 }
