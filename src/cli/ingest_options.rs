@@ -19,9 +19,9 @@ const ALL: &str = "all";
 pub struct MountIngestArgs {
     /// Make files that programs write groups and arrays
     ///
-    /// --ingest=all, the default, or some of nc,npy,h5: NAME.nc, a file of netCDF, and NAME.h5, one
-    /// of HDF5, become the group NAME when they are closed, and NAME.npy the array NAME. From then
-    /// on the file shows what it became.
+    /// --ingest=all, the default, or some of nc,npy,h5: a netCDF file NAME.nc or an HDF5 file
+    /// NAME.h5 becomes the group NAME when it is closed, and NAME.npy becomes the array NAME. From
+    /// then on the file shows the group or array.
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true,
         default_missing_value = ALL, value_parser = parse_formats)]
     ingest: Option<Formats>,

@@ -1,6 +1,6 @@
 //! A file of HDF5, also one of netCDF-4, as a group of arrays and groups. The library `hdf5-reader`
-//! reads the format; this module says what a group of xarray has in its place. Dimension scales
-//! become the names of dimensions, and what netCDF-C and HDF5 keep in attributes goes.
+//! reads the format; this module makes it a group as xarray writes it. Dimension scales become
+//! the names of dimensions, and attributes that netCDF-C and HDF5 write for themselves go.
 
 mod bounded;
 mod dimensions;
@@ -25,11 +25,11 @@ use zarrfs_base::json::{self, Map, Value};
 use zarrfs_base::memory::Grant;
 use zarrfs_export::hdf5_format::{NO_VARIABLE, OWN_ATTRIBUTES};
 
-/// The first bytes of a file, and of what follows a user block.
+/// The first bytes of a file, or of its part after a user block.
 const SIGNATURE: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
 
-/// What netCDF-C puts before the name of a variable that has the name of a dimension, and is not
-/// its coordinate.
+/// The prefix that netCDF-C gives a variable that has the name of a dimension, and is not its
+/// coordinate.
 const NO_COORDINATE: &str = "_nc4_non_coord_";
 
 /// The attributes of a file that netCDF-C writes itself.
@@ -76,7 +76,7 @@ pub fn is_hdf5(file: &File, len: u64) -> Result<bool> {
     Ok(false)
 }
 
-/// What a file describes.
+/// The description of a file.
 pub struct Hdf5Description {
     file: Arc<SharedFile>,
     groups: Vec<IncomingGroup>,

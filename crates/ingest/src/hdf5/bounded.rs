@@ -22,11 +22,11 @@ const PARSED: usize = 8;
 /// Granted bytes beyond which a file is opened anew, which frees what the library keeps of it.
 const MAX_KEPT: usize = 32 << 20;
 
-/// What is wrong with a file that is shorter than it says.
+/// The message for a file that is shorter than its headers state.
 const ENDS: &str = "the file ends before the bytes that it refers to: it is truncated, still being \
     written, or damaged";
 
-/// What may be read, and what it costs.
+/// The bounds of reads, and their memory.
 #[derive(Clone, Copy)]
 pub enum ReadBounds {
     /// Headers, which the library keeps: each byte read takes memory for [`PARSED`].
@@ -56,7 +56,7 @@ struct StorageState {
     read: usize,
     /// Maximum number of bytes of one read of values.
     largest: usize,
-    /// The error that the library was told.
+    /// The error of a read, of which the library knows the message alone.
     failure: Option<Error>,
 }
 
@@ -195,8 +195,8 @@ impl BoundedFile {
     }
 }
 
-/// Calls the library. A panic unwinds to here: what it worked on is dropped with the file, since an
-/// error ends the reading of the file, and its locks are not poisoned.
+/// Calls the library. A panic unwinds to here: the caller drops the file, with all that the library
+/// has made of it, since an error ends the reading. The library's locks are not poisoned.
 fn contained<T>(
     storage: &BoundedStorage,
     work: impl FnOnce() -> hdf5_reader::error::Result<T>,
@@ -216,7 +216,7 @@ fn translated(e: LibraryError) -> Error {
     match e {
         LibraryError::Io(e) => e.into(),
         LibraryError::UnexpectedEof { .. } => Error::invalid(ENDS),
-        // the name of an object in its group is all that is not known here
+        // the caller knows the path of the group, and lacks the name of the object in it
         LibraryError::Context { path, source } => match path.strip_prefix("child ") {
             Some(child) => {
                 let name = child.rsplit_once(" at ").map_or(child, |(name, _)| name);

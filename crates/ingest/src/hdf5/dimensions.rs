@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-/// What is known of the dimensions of a data set.
+/// The facts about the dimensions of a data set.
 #[derive(Clone, Debug, Default)]
 pub struct DimensionHints {
     /// The shape of the stored items.

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::lock;
 
-/// Maximum number of chunks of the file from which one read takes items. The library keeps a place
-/// of some 100 bytes for each.
+/// Maximum number of chunks of the file from which one read takes items. The library keeps some
+/// 100 bytes for each chunk.
 const MAX_CHUNKS: u64 = 1 << 14;
 
 /// Number of places of chunks, and of bytes of strings, after which the file is opened anew, which
