@@ -7,6 +7,7 @@ The module must be importable, and so must numpy. It runs with Python 3.8 and la
 """
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import random
@@ -97,6 +98,24 @@ def error_of(call, *arguments, **options):
     except zarrfs.Error as e:
         return e
     raise AssertionError("no error")
+
+
+@contextlib.contextmanager
+def slow_program(folder):
+    """Lets `zarrfs mount` return only when the mount has ended."""
+    path = os.path.join(folder, "slow")
+    with open(path, "w") as file:
+        file.write(
+            '#!/bin/sh\n%s "$@" || exit\n[ "$1" != mount ] || for path; do :; done\n'
+            'while [ "$1" = mount ] && grep -q " $path " /proc/self/mountinfo; do sleep 0.01; done\n' % PROGRAM
+        )
+    os.chmod(path, 0o700)
+    usual = zarrfs._program
+    zarrfs._program = lambda: path
+    try:
+        yield
+    finally:
+        zarrfs._program = usual
 
 
 def child(*arguments, **options):
@@ -286,6 +305,15 @@ def test_block_raises_if_the_mount_has_ended(folder, store):
     mounted.close()
     with zarrfs.mount(store, idle_timeout="20ms") as path:
         gone(path)
+    with slow_program(folder):
+        # the mount has ended before its program returns
+        with zarrfs.mount(store, idle_timeout="20ms") as path:
+            assert not os.path.exists(path)
+        os.mkdir(os.path.join(folder, "mnt"))
+        with zarrfs.mount(store, os.path.join(folder, "mnt"), idle_timeout="20ms") as path:
+            assert os.listdir(path) == []
+        error = error_of(zarrfs.array, store + "/a", idle_timeout="20ms")
+        assert error.message == store + "/a: the mount has ended", error
     mounted = zarrfs.mount(store)
     # the process that holds the mount, the daemon and its guard
     killed = processes(mounted.path)

@@ -96,7 +96,8 @@ class Mount:
         self._may_end = bool(options.get("idle_timeout"))
         self._process = os.getpid()
         self._closing = threading.RLock()
-        self._device = 0
+        # stays empty if `idle_timeout` ends the mount at once
+        self._device = ""
         words += _words(options) + ["--", os.fspath(store), self.path]
         # a fork at this moment would have the pipe in the child, too
         with _fork_lock:
@@ -107,7 +108,7 @@ class Mount:
                 _call(words, theirs)
             finally:
                 os.close(theirs)
-            self._device = os.stat(self.path).st_dev
+            self._device = (_devices(self.path) or [""])[-1]
         except BaseException:
             self._drop()
             raise
@@ -199,10 +200,7 @@ class Mount:
 
     def _is_there(self) -> bool:
         """Returns whether the mount has its path, also if its daemon has ended."""
-        path = self.path.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
-        device = "{}:{}".format(os.major(self._device), os.minor(self._device))
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-            return any(line.split(" ")[2:5:2] == [device, path] for line in table)
+        return self._device in _devices(self.path)
 
     def _sync_maps(self) -> Optional[Error]:
         """Stores what this process has written to shared maps, which the daemon has not seen yet."""
@@ -349,6 +347,8 @@ def array(store: Path, mode: str = "r", **options: object) -> "numpy.memmap[Any,
                 }
                 mapped: "numpy.memmap[Any, Any]" = numpy.memmap(**layout)
         except FileNotFoundError:
+            if not mounted._is_there():
+                raise Error(1, "{}: the mount has ended".format(os.fspath(store))) from None
             is_array = os.path.exists(os.path.join(mounted.path, "data.raw"))
             why = "its items are no numpy dtype" if is_array else "not an array; name one in it"
             raise Error(1 if is_array else 3, "{}: {}".format(os.fspath(store), why)) from None
@@ -492,6 +492,14 @@ def _ending(code: int) -> str:
         except ValueError:
             pass
     return "exit code {}".format(code)
+
+
+def _devices(path: str) -> List[str]:
+    """Returns the devices of the mounts of zarrfs at a path, the topmost last. No daemon is asked."""
+    path = path.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+        parts = [line.split(" ") for line in table]
+    return [part[2] for part in parts if part[4] == path and "fuse.zarrfs" in part]
 
 
 def _written_maps(folder: str) -> Iterator[Tuple[str, int, int]]:
