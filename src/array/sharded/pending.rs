@@ -44,6 +44,11 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 /// Number of pending chunks of all arrays.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
+/// Makes later pending versions follow a version of a killed daemon.
+pub fn continue_after(version: u64) {
+    NEXT.fetch_max(version.saturating_add(1), Ordering::Relaxed);
+}
+
 /// Returns whether so many chunks are pending that objects have to be stored before more chunks are
 /// handed over.
 pub fn are_too_many() -> bool {

@@ -7,7 +7,7 @@
 //! stored or another chunk takes its place. Of two records of a chunk, the later one stands for it.
 //! Bytes in a spill file, which outlives the daemon, are there at least as long as the record.
 
-use super::pending::{PendingBytes, PendingChunk};
+use super::pending::{self, PendingBytes, PendingChunk};
 use crate::array::{Array, Ranges};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -107,6 +107,10 @@ impl RecordedChunk {
             .filter_map(|record| Some((Self::of_record(record, spill, &mut spilled)?, record)))
             .collect();
         found.sort_by_key(|(chunk, _)| chunk.order);
+        // records of this process stand for their chunks if it is killed before it removes the old
+        if let Some((last, _)) = found.last() {
+            pending::continue_after(last.order);
+        }
         found
     }
 
@@ -188,7 +192,15 @@ impl Array {
         // a version that no chunk has, so that written bytes are laid over the stored chunk
         let base = recorded.written.as_ref().map(|_| Version::Pending(0));
         let written = recorded.written.as_ref();
-        chunks.hand_over(self, chunk, recorded.bytes?, written, base)?;
+        let bytes = recorded.bytes?;
+        // the record of an earlier version, if the daemon was killed before it was removed
+        let object = chunks.outer_shard(self, chunk).number;
+        if let Some(earlier) = chunks.pending().get(object, chunk) {
+            chunks
+                .pending()
+                .replace(object, chunk, &earlier, None, |_| None);
+        }
+        chunks.hand_over(self, chunk, bytes, written, base)?;
         Ok(())
     }
 }

@@ -1,7 +1,9 @@
+use super::pending::{PendingBytes, PendingChunk};
 use super::*;
 use crate::array::{ArrayEntry, Ranges, Scratch};
 use zarrfs_base::json::{Value, json};
 use zarrfs_format::metadata::ArrayMetadata;
+use zarrfs_outlive::{Journal, KeyedCounts, create_memory};
 use zarrfs_store::{ByteRange, Capabilities, Key, MemoryStore, Readable, Store, delegate_store};
 
 /// Returns the document of an array of 5 x 4 bytes in chunks of 1 x 2, in shards of 2 x 4: 3
@@ -382,4 +384,54 @@ fn damage_affects_only_its_chunk_or_its_shard() {
             "no chunk looks missing"
         );
     }
+}
+
+/// "Of two records of a chunk, the later one stands for it": a daemon is killed between the record
+/// of a new version and the removal of the old record.
+#[test]
+fn of_two_records_of_a_chunk_the_later_one_stands() {
+    let store = Arc::new(MemoryStore::default());
+    put(&store, "c/0/0", &shard(0, [Some(5), None, None, None]));
+    let memory = create_memory().unwrap();
+    let journal = Arc::new(Journal::open(&memory).unwrap().0);
+    let killed = array(&store, json!([]));
+    let (counts, _) = KeyedCounts::new(journal.clone(), 1, &[]);
+    killed.freshness.count_unstored(|| counts.of(""));
+    let hand_over = |bytes: [u8; 2], written, base| {
+        let chunks = killed.in_shards().unwrap();
+        let bytes = PendingBytes::in_memory(&bytes).unwrap();
+        let written = Ranges::from_iter([written]);
+        let version = chunks.hand_over(&killed, ChunkId(0), Some(bytes), Some(&written), base);
+        version.unwrap().unwrap()
+    };
+    let earlier = hand_over([1, 0], 0..1, None);
+    let (_, left) = Journal::open(&memory).unwrap();
+    let record = left.iter().find(|record| record.kind != 1).unwrap();
+    let mut text = record.text.clone();
+    // the number of the version of a daemon that has handed over many chunks
+    let far = u64::from_le_bytes(text[..8].try_into().unwrap()) + 1_000_000;
+    hand_over([1, 2], 1..2, Some(earlier));
+    let numbers = record.numbers;
+    journal.add(record.kind, numbers, &text).unwrap();
+
+    let (_, left) = Journal::open(&memory).unwrap();
+    let recorded = RecordedChunk::of_records(&left, None);
+    assert_eq!(recorded.len(), 2);
+    let successor = array(&store, json!([]));
+    for (chunk, _) in recorded {
+        successor.hand_over_again(chunk).unwrap();
+        assert!(
+            [[1, 5], [1, 2]]
+                .map(Vec::from)
+                .contains(&load(&successor, 0).unwrap().unwrap())
+        );
+    }
+    assert_eq!(load(&successor, 0).unwrap().unwrap(), [1, 2]);
+
+    text[..8].copy_from_slice(&far.to_le_bytes());
+    journal.add(record.kind, numbers, &text).unwrap();
+    let (_, left) = Journal::open(&memory).unwrap();
+    RecordedChunk::of_records(&left, None);
+    let next = PendingChunk::new(None, None, None).unwrap();
+    assert!(matches!(next.version, Version::Pending(order) if order > far));
 }
