@@ -1,6 +1,6 @@
 """Makes archives of files and the stores that they become, and compares the files of a layout with them.
 
-    layout.py make FOLDER                  files of years, days and dates, and a Zarr v2 store of each
+    layout.py make FOLDER [COUNT...]       files of years, days and dates (8, 5 and 6), and a Zarr v2 store of each
     layout.py shard STORE COPY             the same store in Zarr v3, with shards
     layout.py compare FOLDER MOUNT NAME    the files of FOLDER/NAME and those in the mount
     layout.py write MOUNT STORE            values at random through files of years, compared with the store
@@ -90,27 +90,30 @@ def chunked(dataset, sharded=False):
     return dataset
 
 
-def make(folder):
+def make(folder, *counts):
     import rioxarray  # noqa: F401
 
     folder = pathlib.Path(folder)
+    year_count, day_count, date_count = map(int, counts or (len(YEARS), 5, 6))
     for name in ("years", "days", "dates"):
         (folder / name).mkdir()
-    years = [plain(year(number)) for number in YEARS]
-    for number, dataset in zip(YEARS, years):
+    years = [plain(year(YEARS[0] + number)) for number in range(year_count)]
+    for number, dataset in enumerate(years, YEARS[0]):
         dataset.to_netcdf(folder / f"years/tas_{number}.nc", format="NETCDF3_64BIT")
-    days = [plain(day(number)) for number in range(5)]
-    for date, dataset in zip(("0227", "0228", "0229", "0301", "0302"), days):
-        dataset.to_netcdf(folder / f"days/day_2020{date}.nc4", format="NETCDF4")
+    days = [plain(day(number)) for number in range(day_count)]
+    for number, dataset in enumerate(days):
+        date = np.datetime64("2020-02-27") + number
+        dataset.to_netcdf(folder / f"days/day_{str(date).replace('-', '')}.nc4", format="NETCDF4")
     dates = []
-    for number in range(6):
+    for number in range(date_count):
         values = np.random.default_rng(number).random((1, 6, 9)).astype("f4")
         rain = xr.DataArray(values, dims=("time", "y", "x"), name="rain")
         rain = rain.assign_coords(
             time=("time", [number * 3], {"units": "days since 2021-03-01"}), y=50 - 0.25 * np.arange(6), x=5 + 0.25 * np.arange(9)
         )
         rain = rain.rio.write_crs("EPSG:4326").rio.write_nodata(-9999.0)
-        rain.isel(time=0).rio.to_raster(folder / f"dates/rain_202103{number * 3 + 1:02}.tif")
+        date = np.datetime64("2021-03-01") + number * 3
+        rain.isel(time=0).rio.to_raster(folder / f"dates/rain_{str(date).replace('-', '')}.tif")
         dates.append(rain.to_dataset())
     for name, parts in (("years", years), ("days", days), ("dates", dates)):
         dataset = join(parts) if name == "dates" else plain(join(parts))

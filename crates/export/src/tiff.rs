@@ -126,20 +126,22 @@ fn header(array: &Described) -> Vec<u8> {
     };
     let mut image = layout.image(&array.metadata, &raster, format);
     let tags = &mut image.tags;
+    geo::tags(array, &raster, tags);
     if raster.interleave == Interleave::Band {
         let description = match ome::description(array, &raster) {
             Some(description) => {
                 ome::pixels_per_centimeter(array, tags);
-                description
+                Some(description)
             }
+            // one image of a map is a GeoTIFF and no stack
+            None if image.pages == 1 && tags.contains_key(&geo::GEO_KEYS) => None,
             None => {
                 image_j::pixels_per_unit(array, tags);
-                image_j::description(array, image.pages)
+                Some(image_j::description(array, image.pages))
             }
         };
-        tags.insert(DESCRIPTION, TagValue::Ascii(description));
+        tags.extend(description.map(|text| (DESCRIPTION, TagValue::Ascii(text))));
     }
-    geo::tags(array, &raster, tags);
     let levels = overviews.iter().filter_map(|overview| {
         let raster = raster.with_lengths(&overview.metadata)?;
         let mut level = layout.image(&overview.metadata, &raster, format);

@@ -9,7 +9,7 @@ use super::{Described, TagValue, Tags};
 const PIXEL_SCALE: u16 = 33550;
 const TIEPOINT: u16 = 33922;
 const TRANSFORMATION: u16 = 34264;
-const GEO_KEYS: u16 = 34735;
+pub const GEO_KEYS: u16 = 34735;
 const GDAL_METADATA: u16 = 42112;
 const GDAL_NODATA: u16 = 42113;
 

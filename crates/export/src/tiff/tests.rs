@@ -295,6 +295,12 @@ fn every_page_has_the_position_of_the_array() {
 ";
     assert_eq!(text(page, 42112), expected);
     assert!(!page.contains_key(&282) && !page.contains_key(&34264));
+    // ImageJ shows several pages as a stack
+    let first = |array: &Described| directories(array).remove(0);
+    assert!(text(&first(&array), DESCRIPTION).starts_with("ImageJ="));
+    array.metadata = testing::metadata("\"<f4\"", &[1, 6, 10]);
+    array.axes[0].len = 1;
+    assert!(!first(&array).contains_key(&DESCRIPTION));
 }
 
 #[test]
