@@ -35,8 +35,8 @@ pub struct PutArgs {
     pub path: StoreLocation,
     /// netCDF, HDF5, NPY or TIFF file to store as a new group or array
     ///
-    /// A netCDF or HDF5 file becomes a group, a .npy or TIFF file an array, with everything that they
-    /// say. Where no directory of the path is a store, one is created, as create does.
+    /// A netCDF or HDF5 file becomes a group, a .npy or TIFF file an array, with everything that
+    /// they say. Where no directory of the path is a store, one is created, as create does.
     #[arg(value_name = "FILE", conflicts_with = "offset")]
     pub file: Option<PathBuf>,
     /// Begin at byte N

@@ -31,8 +31,8 @@ const STRINGS: &str = "vlen-utf8";
 /// of a mount show it nowhere, so that it marks a node without a change of what programs see.
 const MAKER: &str = "_NCProperties";
 
-/// The start of the mark, up to the version of zarrfs; what the end of the name of a file of HDF5 or
-/// TIFF follows; and what the name of the unlimited dimension follows, if there is one.
+/// The start of the mark, up to the version of zarrfs; what the end of the name of a file of HDF5
+/// or of TIFF follows; and what the name of the unlimited dimension follows, if there is one.
 const MARK: &str = "version=2,zarrfs-ingest=";
 const HDF5: &str = ",hdf5=";
 const TIFF: &str = ",tiff=";

@@ -84,8 +84,9 @@ def by_gdal(write):
     three = values("i2", (3, 50, 70))
     one = three[:1]
     write("utm", one, UTM | {"nodata": -32768})
-    write("degrees", values("f4", (1, 50, 70)), DEGREES | {"nodata": -9999.5, "compress": "LZW", "predictor": 3, "tiled": True,
-                                                            "blockxsize": 16, "blockysize": 32})
+    tiled = {"compress": "LZW", "predictor": 3, "tiled": True, "blockxsize": 16, "blockysize": 32}
+    write("degrees", values("f4", (1, 50, 70)), DEGREES | tiled | {"nodata": -9999.5})
+    write("japan", one, DEGREES | {"crs": "EPSG:6668"})
     write("not_a_number", values("f4", (1, 50, 70)), DEGREES | {"nodata": np.nan})
     write("mercator", values("u1", (1, 50, 70)), UTM | {"crs": "EPSG:3857", "nodata": 255, "compress": "DEFLATE"})
     write("national", one, UTM | {"crs": "EPSG:2154"})
@@ -93,8 +94,9 @@ def by_gdal(write):
     write("south_up", one, UTM | {"transform": (10.0, 0.0, 6e5, 0.0, 10.0, 5e6)})
     write("no_system", one, {"transform": UTM["transform"]})
     write("points", one, UTM, tags={"AREA_OR_POINT": "Point"})
+    layouts = [{}, {"compress": "ZSTD", "predictor": 2}, {"tiled": True, "blockxsize": 16, "blockysize": 16, "BIGTIFF": "YES"}]
     for interleave in ["pixel", "band"]:
-        for more in [{}, {"compress": "ZSTD", "predictor": 2}, {"tiled": True, "blockxsize": 16, "blockysize": 16, "BIGTIFF": "YES"}]:
+        for more in layouts:
             name = f"bands_{interleave}_{len(more)}"
             write(name, three, UTM | more | {"interleave": interleave, "nodata": 7}, scales=(0.5,) * 3, offsets=(3.0,) * 3,
                   units=("K",) * 3, descriptions=("one", "two", "three"))
@@ -105,7 +107,8 @@ def by_gdal(write):
     write("sparse", sparse, UTM | {"tiled": True, "blockxsize": 64, "blockysize": 64, "SPARSE_OK": "TRUE", "nodata": 0})
     write("overviews", values("u1", (1, 512, 512)), UTM | {"compress": "LZW", "tiled": True}, overviews=[2, 4])
     write("useless_nodata", values("u1", (1, 50, 70)), UTM | {"nodata": None}, tags={})
-    write("palette", values("u1", (1, 50, 70)), UTM | {"nodata": 0, "compress": "LZW"}, colors={1: (10, 20, 30), 200: (255, 7, 0)})
+    write("palette", values("u1", (1, 50, 70)), UTM | {"nodata": 0, "compress": "LZW"},
+          colors={1: (10, 20, 30), 200: (255, 7, 0)})
     write("complex_bands", values("c8", (2, 50, 70)), UTM | {"compress": "DEFLATE"})
 
 
@@ -136,7 +139,8 @@ def place(path):
     with rasterio.open(path) as file:
         nodata = file.nodata
         colors = file.colormap(1) if file.colorinterp[0].name == "palette" else {}
-        return {"colors": {str(n): color for n, color in colors.items()}, "crs": file.crs and file.crs.to_string(), "transform": list(file.transform)[:6],
+        return {"colors": {str(n): color for n, color in colors.items()},
+                "crs": file.crs and file.crs.to_string(), "transform": list(file.transform)[:6],
                 "nodata": None if nodata is None else repr(nodata), "scale": file.scales[0], "offset": file.offsets[0],
                 "unit": file.units[0]}
 
@@ -198,9 +202,11 @@ def make_refused(directory):
     reason("bits", "samples of 1 bits")
     gdal_write(path("bits_12"), values("u2", (1, 20, 20)) & 0xfff, {"NBITS": 12})
     reason("bits_12", "12 bits")
-    tifffile.imwrite(path("palettes"), values("u1", (2, 64, 64)), photometric="palette", colormap=np.zeros((3, 256), "u2"))
+    colors = np.zeros((3, 256), "u2")
+    tifffile.imwrite(path("palettes"), values("u1", (2, 64, 64)), photometric="palette", colormap=colors)
     reason("palettes", "several pages with palettes")
-    tifffile.imwrite(path("wide_palette"), values("u2", (8, 8)), photometric="palette", colormap=np.zeros((3, 1 << 16), "u2"))
+    colors = np.zeros((3, 1 << 16), "u2")
+    tifffile.imwrite(path("wide_palette"), values("u2", (8, 8)), photometric="palette", colormap=colors)
     reason("wide_palette", "a palette of other numbers than bytes")
     with tifffile.TiffWriter(path("two_forms")) as file:
         file.write(data[0])

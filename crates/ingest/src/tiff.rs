@@ -3,6 +3,7 @@
 //! Earth, scaling and resolution: the reverse of `export/tiff.rs`, by its tables. Sources: TIFF
 //! 6.0, GeoTIFF 1.1.
 
+mod compression;
 mod directory;
 mod form;
 mod geo;
@@ -15,7 +16,7 @@ use super::{
     suitable_chunks,
 };
 use directory::TiffReader;
-use form::{Page, TiffForm};
+use form::{TiffForm, TiffPage};
 use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ impl TiffFile {
     /// Those of [`Incoming::open`](super::Incoming::open).
     pub fn open(file: &File, len: u64) -> Result<Self> {
         let mut reader = TiffReader::open(file, len)?;
-        let mut pages: Vec<Page> = Vec::new();
+        let mut pages: Vec<TiffPage> = Vec::new();
         let mut first = None;
         let mut seen = HashSet::new();
         let mut at = reader.first;
@@ -83,7 +84,7 @@ impl TiffFile {
                 Some(_) => {}
                 None => first = Some((directory, form)),
             }
-            pages.push(Page { number, ..page });
+            pages.push(TiffPage { number, ..page });
         }
         let Some((directory, form)) = first else {
             return Err(Error::invalid("a TIFF file without a page"));
@@ -187,8 +188,10 @@ fn page_dimensions(attributes: &Map<String, Value>, pages: u64) -> Result<Vec<(S
 }
 
 /// Returns where the items of the array lie, if they lie in the file at equal steps.
-fn dense_place(form: &TiffForm, pages: &[Page], shape: &[u64]) -> Option<FilePlace> {
-    let is_plain = pages.iter().all(|page| page.compression == values::NONE);
+fn dense_place(form: &TiffForm, pages: &[TiffPage], shape: &[u64]) -> Option<FilePlace> {
+    let is_plain = pages
+        .iter()
+        .all(|page| page.compression == compression::NONE);
     let has_parts = form.kind.part != form.kind.size && form.is_big_endian;
     if !is_plain || has_parts || form.is_tiled || form.kind.is_half() {
         return None;

@@ -2,8 +2,8 @@
 //! What cannot be shown again, or is not read, is refused by name. This module must not know
 //! places on Earth or descriptions.
 
+use super::compression::{NONE, PACK_BITS, refused_compression};
 use super::directory::{TiffDirectory, TiffReader};
-use super::values::{CODECS, LZW, NONE, PACK_BITS};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_export::tiff_format::{
     BITS_PER_SAMPLE, COMPRESSION, IMAGE_LENGTH, IMAGE_WIDTH, PALETTE, PHOTOMETRIC, ROWS_PER_STRIP,
@@ -52,7 +52,7 @@ pub struct ItemKind {
 
 /// A page of the form.
 #[derive(Clone)]
-pub struct Page {
+pub struct TiffPage {
     /// The number in the file, counted from 1.
     pub number: usize,
     pub compression: u64,
@@ -79,7 +79,7 @@ impl TiffForm {
         reader: &mut TiffReader,
         directory: &TiffDirectory,
         len: u64,
-    ) -> Result<(Self, Page)> {
+    ) -> Result<(Self, TiffPage)> {
         let mut one = |tag, default: u64| -> Result<u64> {
             Ok(reader.one(directory, tag)?.unwrap_or(default))
         };
@@ -173,7 +173,7 @@ impl TiffForm {
                 return Err(reader.ends());
             }
         }
-        let page = Page {
+        let page = TiffPage {
             number: 0,
             compression,
             predictor,
@@ -224,24 +224,6 @@ impl TiffForm {
         let number = plane.saturating_mul(down).saturating_add(i);
         usize::try_from(number.saturating_mul(across).saturating_add(j)).unwrap_or(usize::MAX)
     }
-}
-
-/// Returns what a compression is that is not read; `None` for the others.
-fn refused_compression(compression: u64) -> Option<String> {
-    let is_read = [NONE, LZW, PACK_BITS].contains(&compression)
-        || CODECS.iter().any(|(number, _)| *number == compression);
-    let name = match compression {
-        _ if is_read => return None,
-        2..=4 => "fax",
-        6 | 7 => "JPEG",
-        34712 => "JPEG 2000",
-        34887 => "LERC",
-        34925 => "LZMA",
-        50001 => "WebP",
-        50002 => "JPEG XL",
-        other => return Some(format!("compression {other}")),
-    };
-    Some(format!("compression by {name}"))
 }
 
 /// Returns the items of these formats and numbers of bits of samples.

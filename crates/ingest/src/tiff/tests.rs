@@ -143,9 +143,9 @@ fn boxes_are_parts_of_blocks() {
                 }
             }
         }
-        let page = Page {
+        let page = TiffPage {
             number: 1,
-            compression: values::NONE,
+            compression: compression::NONE,
             predictor: 1,
             blocks,
         };
@@ -227,4 +227,70 @@ fn damaged_files_are_refused_with_the_reason() {
     }
     let other = bytes(&[PLAIN.to_vec(), with(256, &[2])]);
     assert!(refusal(&other).starts_with("page 2: another size"));
+}
+
+/// Boxes that share strips, in the usual order, decode each strip once.
+#[test]
+fn strips_are_kept_for_the_next_box() {
+    let file = file(&bytes(&[with(273, &[14, 8])]));
+    let array = Incoming::open(&file).unwrap().array(0).unwrap();
+    let read = |start: &[u64]| {
+        let mut out = vec![0; 4];
+        let scratch = &mut Vec::new();
+        let items = &array.items;
+        items
+            .read_box(&file, start, &[4, 1], &[4, 1], &mut out, scratch)
+            .map(|()| out)
+    };
+    assert_eq!(read(&[0, 0]).unwrap(), b"gjad");
+    file.set_len(0).unwrap();
+    assert_eq!(read(&[0, 1]).unwrap(), b"hkbe");
+    assert_eq!(read(&[0, 2]).unwrap(), b"ilcf");
+}
+
+/// Chunks are whole tiles, or as many strips as make 4 MiB.
+#[test]
+fn chunks_are_strips_and_tiles() {
+    let form = |rows, columns, samples, block, is_tiled| TiffForm {
+        rows,
+        columns,
+        samples,
+        is_planar: false,
+        kind: form::ItemKind {
+            letter: 'u',
+            size: 2,
+            part: 2,
+        },
+        is_big_endian: false,
+        block,
+        is_tiled,
+        photometric: 1,
+    };
+    for (form, shape, expected) in [
+        (
+            form(10_000, 8_000, 1, [1, 8_000], false),
+            &[10_000, 8_000][..],
+            Some(vec![262, 8_000]),
+        ),
+        (
+            form(4_000, 4_000, 3, [512, 512], true),
+            &[3, 4_000, 4_000],
+            Some(vec![3, 512, 512]),
+        ),
+        (
+            form(300, 4_000, 1, [64, 64], true),
+            &[5, 300, 4_000],
+            Some(vec![1, 128, 128]),
+        ),
+        // one strip is too large
+        (
+            form(10_000, 8_000, 1, [10_000, 8_000], false),
+            &[10_000, 8_000],
+            None,
+        ),
+        // many pages are too small
+        (form(50, 60, 1, [50, 60], false), &[900, 50, 60], None),
+    ] {
+        assert_eq!(chunks(&form, shape), expected, "{shape:?}");
+    }
 }

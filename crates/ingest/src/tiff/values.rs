@@ -2,43 +2,33 @@
 //! whole, and kept for boxes that share it. Memory is bounded by the size of a block. This module
 //! must not know tags or attributes.
 
-use super::form::{ItemKind, Page, TiffForm};
+use super::compression::decompress;
+use super::form::{ItemKind, TiffForm, TiffPage};
 use crate::place::advance;
 use crate::{FilePlace, byte_count};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
-use weezl::decode::Decoder;
-use weezl::{BitOrder, LzwStatus};
 use zarrfs_base::error::{Error, ErrorContext, Result};
-use zarrfs_base::json::Map;
 use zarrfs_base::memory::{lock, zeroed};
-use zarrfs_format::codec::{CodecConfig, build};
 
 /// Maximum size in bytes of decoded blocks that are kept, unless one is larger.
 const MAX_KEPT: usize = 16 << 20;
 
-/// The compressions that are read.
-pub const NONE: u64 = 1;
-pub const LZW: u64 = 5;
-pub const PACK_BITS: u64 = 32773;
-/// The ones of Zarr's codecs, by the names of these.
-pub const CODECS: [(u64, &str); 3] = [(8, "zlib"), (32946, "zlib"), (50000, "zstd")];
-
 /// A decoded block; empty until it is needed.
-type DecodedBlock = Arc<Mutex<Vec<u8>>>;
+type KeptBlock = Arc<Mutex<Vec<u8>>>;
 
 /// The pixels of all pages of a file.
 pub struct TiffValues {
     form: TiffForm,
-    pages: Vec<Page>,
+    pages: Vec<TiffPage>,
     shape: Vec<u64>,
     /// The item of blocks that the file lacks.
     absent: Vec<u8>,
     /// The size of the largest encoded block in bytes.
     encoded: usize,
-    kept: Mutex<VecDeque<(usize, DecodedBlock)>>,
+    kept: Mutex<VecDeque<(usize, KeptBlock)>>,
 }
 
 impl std::fmt::Debug for TiffValues {
@@ -50,7 +40,12 @@ impl std::fmt::Debug for TiffValues {
 impl TiffValues {
     /// Describes the pixels of an array of this shape, whose last dimensions are bands, if there
     /// are several, rows and columns.
-    pub fn new(form: TiffForm, pages: Vec<Page>, shape: Vec<u64>, absent: Option<&[u8]>) -> Self {
+    pub fn new(
+        form: TiffForm,
+        pages: Vec<TiffPage>,
+        shape: Vec<u64>,
+        absent: Option<&[u8]>,
+    ) -> Self {
         let blocks = pages.iter().flat_map(|page| &page.blocks);
         let encoded = blocks.map(|(_, bytes)| *bytes).max().unwrap_or_default();
         TiffValues {
@@ -157,12 +152,12 @@ impl TiffValues {
     }
 
     /// Returns the place of a decoded block, and drops the oldest ones.
-    fn block(&self, number: usize) -> DecodedBlock {
+    fn block(&self, number: usize) -> KeptBlock {
         let mut kept = lock(&self.kept);
         if let Some((_, block)) = kept.iter().find(|(known, _)| *known == number) {
             return block.clone();
         }
-        let block = DecodedBlock::default();
+        let block = KeptBlock::default();
         kept.push_back((number, block.clone()));
         while kept.len() > self.kept_blocks() {
             kept.pop_front();
@@ -250,70 +245,6 @@ impl BoxPart {
     }
 }
 
-/// Decompresses a block, and returns the number of bytes.
-fn decompress(
-    compression: u64,
-    encoded: &[u8],
-    out: &mut [u8],
-) -> std::result::Result<usize, String> {
-    match compression {
-        NONE => {
-            let len = encoded.len().min(out.len());
-            out[..len].copy_from_slice(&encoded[..len]);
-            Ok(len)
-        }
-        PACK_BITS => Ok(unpack_bits(encoded, out)),
-        LZW => {
-            let mut decoder = Decoder::with_tiff_size_switch(BitOrder::Msb, 8);
-            let mut read = 0;
-            let mut len = 0;
-            loop {
-                let done = decoder.decode_bytes(&encoded[read..], &mut out[len..]);
-                read += done.consumed_in;
-                len += done.consumed_out;
-                match done.status {
-                    Ok(LzwStatus::Ok) if len < out.len() => {}
-                    Ok(_) => return Ok(len),
-                    Err(e) => return Err(e.to_string()),
-                }
-            }
-        }
-        other => {
-            let mut codecs = CODECS.iter();
-            let (_, id) = codecs
-                .find(|(number, _)| *number == other)
-                .ok_or("an unknown compression")?;
-            let codec = build(&CodecConfig::new(id, Map::new()), 1).map_err(|e| e.to_string())?;
-            codec.decode(encoded, out).map_err(|e| e.0)
-        }
-    }
-}
-
-/// Decodes PackBits: runs of bytes, and repeated bytes. Source: TIFF 6.0, section 9.
-fn unpack_bits(encoded: &[u8], out: &mut [u8]) -> usize {
-    let mut input = encoded.iter();
-    let mut len = 0;
-    while let Some(control) = input.next().filter(|_| len < out.len()) {
-        let left = out.len() - len;
-        match *control as i8 {
-            control @ 0.. => {
-                let run = (control as usize + 1).min(left).min(input.len());
-                out[len..len + run].copy_from_slice(&input.as_slice()[..run]);
-                input = input.as_slice()[run..].iter();
-                len += run;
-            }
-            -128 => {}
-            control => {
-                let run = (1 - isize::from(control)) as usize;
-                let Some(byte) = input.next() else { break };
-                out[len..len + run.min(left)].fill(*byte);
-                len += run.min(left);
-            }
-        }
-    }
-    len
-}
-
 /// Makes a row of a block little-endian items. Sources: TIFF 6.0, section 14; Adobe Photoshop TIFF
 /// Technical Note 3.
 fn undo_prediction(form: &TiffForm, predictor: u64, row: &mut [u8]) {
@@ -359,23 +290,6 @@ fn add_before<const N: usize>(row: &mut [u8], samples: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn packed_bits_are_unpacked() {
-        // the example of TIFF 6.0
-        let encoded = [
-            0xfe, 0xaa, 0x02, 0x80, 0x00, 0x2a, 0xfd, 0xaa, 0x03, 0x80, 0x00, 0x2a, 0x22, 0xf7,
-            0xaa,
-        ];
-        let mut out = [1; 24];
-        assert_eq!(unpack_bits(&encoded, &mut out), 24);
-        let expected = b"\xaa\xaa\xaa\x80\x00\x2a\xaa\xaa\xaa\xaa\x80\x00\x2a\x22\xaa\xaa\xaa\xaa\xaa\xaa\xaa\xaa\xaa\xaa";
-        assert_eq!(&out, expected);
-        for n in 0..encoded.len() {
-            assert!(unpack_bits(&encoded[..n], &mut [0; 24]) < 24);
-            assert!(unpack_bits(&encoded, &mut vec![0; n]) == n);
-        }
-    }
 
     #[test]
     fn sums_wrap_and_stay_within_a_sample() {
