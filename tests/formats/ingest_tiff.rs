@@ -1,6 +1,6 @@
 //! TIFF files that become arrays: `python/ingest_tiff.py` writes them with tifffile and GDAL, and
 //! compares the arrays by zarr-python, and the files that a mount shows by tifffile and rasterio.
-//! Damaged files are refused, whatever their bytes say.
+//! Damaged files are refused in one line.
 
 use super::fuzz_corpus::{MEMORY, checks, peak_memory};
 use crate::support::{

@@ -76,6 +76,7 @@ def by_tifffile(write):
     write("resolution", values("u1", (30, 20)), yx, resolution=(72, 300.5), resolutionunit="INCH", description="size 5",
           software="a test", metadata=None)
     write("one_strip", values("u2", (600, 500)), yx, compression="deflate", rowsperstrip=600)
+    write("white_is_zero", values("u1", (30, 20)), yx, photometric="miniswhite")
     write("one_pixel", values("u1", (4, 4))[:1, :1], yx)
 
 
@@ -193,7 +194,6 @@ def make_refused(directory):
         ("webp", {"compression": "webp", "photometric": "rgb"}, "compression by WebP"),
         ("lerc", {"compression": "lerc"}, "compression by LERC"),
         ("lzma", {"compression": "lzma"}, "compression by LZMA"),
-        ("inverted", {"photometric": "miniswhite"}, "zeros are white"),
     ]:
         array = np.repeat(data[0][..., None], 3, 2) if name == "webp" else data[0]
         tifffile.imwrite(path(name), array, **options)
@@ -304,6 +304,8 @@ def shown(directory, mount):
         count += 1
     with tifffile.TiffFile(os.path.join(mount, "imagej.tif")) as file:
         assert file.series[0].axes == "TZCYX", file.series
+    with tifffile.TiffFile(os.path.join(mount, "white_is_zero.tif")) as file:
+        assert file.pages[0].photometric == 0
     with tifffile.TiffFile(os.path.join(mount, "resolution.tif")) as file:
         page = file.pages[0]
         assert (page.resolution, page.resolutionunit) == ((72, 300.5), 2), page.resolution

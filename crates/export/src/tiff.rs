@@ -21,6 +21,7 @@ use super::described::Overview;
 use super::raster::{Interleave, Raster};
 use super::{Composite, Described, FormatContent, FormatSpec, ItemForm, MAX_FILE};
 use std::collections::BTreeMap;
+use zarrfs_base::json::Value;
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::ArrayMetadata;
 
@@ -82,6 +83,12 @@ pub const PALETTE: u16 = 3;
 
 /// The attribute in which the numbers of [`COLOR_MAP`] are kept: reds, greens and blues.
 pub const COLOR_MAP_NAME: &str = "TIFFTAG_COLORMAP";
+
+/// The attribute in which the value of [`PHOTOMETRIC`] is kept.
+pub const PHOTOMETRIC_NAME: &str = "TIFFTAG_PHOTOMETRIC";
+
+/// The value of [`PHOTOMETRIC`] for pixels of which zero is white.
+const WHITE_IS_ZERO: u16 = 0;
 
 /// Number of numbers of the palette of bytes.
 const PALETTE_NUMBERS: usize = 3 << 8;
@@ -161,6 +168,10 @@ fn header(array: &Described) -> Vec<u8> {
     if let Some(colors) = palette(array).filter(|_| raster.interleave == Interleave::Band) {
         tags.insert(PHOTOMETRIC, TagValue::Short(vec![PALETTE]));
         tags.insert(COLOR_MAP, TagValue::Short(colors));
+    }
+    let stated = array.attributes.get(PHOTOMETRIC_NAME);
+    if stated.and_then(Value::as_u64) == Some(WHITE_IS_ZERO.into()) {
+        tags.insert(PHOTOMETRIC, TagValue::Short(vec![WHITE_IS_ZERO]));
     }
     if raster.interleave == Interleave::Band {
         let description = match ome::description(array, &raster) {

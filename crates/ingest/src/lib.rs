@@ -1,7 +1,7 @@
 //! Files that other programs wrote, described as the group or the array that they become: NPY,
-//! TIFF, netCDF's classic formats, HDF5 and netCDF-4. A description has the facts of a document of Zarr,
-//! and reads boxes of items of each array. It is the reverse of `zarrfs_export`, by the same tables
-//! of types. The content is untrusted. This crate must not know documents, stores or mounts.
+//! TIFF, netCDF's classic formats, HDF5 and netCDF-4. A description has the facts of a document of
+//! Zarr, and reads boxes of items of each array. It is the reverse of `zarrfs_export`, by the same
+//! tables of types. The content is untrusted. This crate must not know documents, stores or mounts.
 
 mod classic;
 mod hdf5;
@@ -332,8 +332,8 @@ fn suitable_chunks(chunks: &[u64], shape: &[u64], item: u64) -> Option<Vec<u64>>
     is_suitable.then_some(chunks)
 }
 
-/// The bytes of arrays for each byte of the file, beyond [`SMALL`], that a file may describe: hardly
-/// a compressor makes more of one, and a damaged header claims any number.
+/// The bytes of arrays for each byte of the file, beyond [`SMALL`], that a file may describe:
+/// hardly a compressor makes more of one, and a damaged header claims any number.
 const MAX_RATIO: u64 = 1100;
 const SMALL: u64 = 4 << 30;
 

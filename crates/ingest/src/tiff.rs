@@ -24,7 +24,8 @@ use zarrfs_base::error::{Error, ErrorContext, Result};
 use zarrfs_base::json::{Map, Value, json};
 use zarrfs_base::memory::Grant;
 use zarrfs_export::tiff_format::{
-    COLOR_MAP, COLOR_MAP_NAME, GDAL_NODATA, NEW_SUBFILE_TYPE, PALETTE, nodata_item,
+    COLOR_MAP, COLOR_MAP_NAME, GDAL_NODATA, NEW_SUBFILE_TYPE, PALETTE, PHOTOMETRIC_NAME,
+    nodata_item,
 };
 use zarrfs_format::dtype::DType;
 
@@ -94,6 +95,9 @@ impl TiffFile {
             return Err(Error::invalid(format!("more than {MAX_PAGES} bands")));
         }
         let mut attributes = geo::attributes(&mut reader, &directory, form.samples)?;
+        if form.photometric != 1 {
+            attributes.insert(PHOTOMETRIC_NAME.to_string(), json!(form.photometric));
+        }
         if form.photometric == u64::from(PALETTE) {
             if count > 1 {
                 return Err(Error::invalid("several pages with palettes"));

@@ -45,7 +45,7 @@ pub struct TiffForm {
 pub struct ItemKind {
     /// The letter of the dtype.
     pub letter: char,
-    /// The size in the file in bytes, and that of the parts that have a byte order.
+    /// The size in the file in bytes, and the size of the parts that have a byte order.
     pub size: usize,
     pub part: usize,
 }
@@ -100,7 +100,6 @@ impl TiffForm {
             return Err(Error::invalid(why));
         }
         let what = match photometric {
-            0 => "zeros are white, which an array does not say",
             4 => "its pixels are a mask",
             6 => "its colors are YCbCr",
             _ => "",
@@ -217,7 +216,7 @@ impl TiffForm {
         self.block_number(planes, 0, 0)
     }
 
-    /// Returns the number of the block at an index among those of its plane.
+    /// Returns the number of a block by its plane, and its place in the plane from top and left.
     pub fn block_number(&self, plane: u64, i: u64, j: u64) -> usize {
         let down = self.rows.div_ceil(self.block[0]);
         let across = self.columns.div_ceil(self.block[1]);

@@ -15,14 +15,14 @@ use zarrfs_export::tiff_format::{
 const GEO_TEXTS: u16 = 34737;
 const RATIONAL_POLYNOMIALS: u16 = 50844;
 
-/// The key of a reference system of heights, and those of names of reference systems.
+/// The key of a reference system of heights, and the keys of names of reference systems.
 const VERTICAL_SYSTEM: u64 = 4096;
 const CITATIONS: [u64; 3] = [3073, 2049, 1026];
 
 /// The code of what has no EPSG code.
 const USER_DEFINED: u64 = 32767;
 
-/// The attributes of CF with another meaning than that of a text.
+/// The attributes of CF that are no plain texts.
 const OF_CF: [&str; 5] = [
     "add_offset",
     "coordinates",
@@ -85,7 +85,7 @@ pub fn attributes(
     Ok(found)
 }
 
-/// Returns GDAL's geotransform. `is_of_points` says that places are those of centers of pixels.
+/// Returns GDAL's geotransform. `is_of_points` says that a pixel lies around its place.
 fn transform(
     reader: &mut TiffReader,
     directory: &TiffDirectory,

@@ -200,7 +200,7 @@ fn damaged_files_are_refused_with_the_reason() {
         (258, &[1], "samples of 1 bits and format 1"),
         (258, &[8, 16], "samples of several types"),
         (259, &[7], "compression by JPEG"),
-        (262, &[0], "zeros are white"),
+        (262, &[6], "its colors are YCbCr"),
         (266, &[2], "in reverse"),
         (273, &[8, 100_000], "the file ends at byte"),
         (277, &[0], "columns of 0 samples"),

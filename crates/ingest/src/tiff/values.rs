@@ -58,11 +58,17 @@ impl TiffValues {
         }
     }
 
-    /// Returns the memory in bytes that reading a box takes: an encoded block, and decoded ones.
+    /// Returns the memory in bytes that reading a box takes: an encoded block, decoded ones, and a
+    /// block or a row of one in another form.
     pub fn memory(&self) -> usize {
         let block = self.block_size();
-        let kept = self.kept_blocks().saturating_add(2).saturating_mul(block);
-        kept.saturating_add(self.encoded)
+        let other = if self.form.kind.is_half() {
+            block
+        } else {
+            block / self.form.block[0] as usize
+        };
+        let kept = self.kept_blocks().saturating_mul(block);
+        kept.saturating_add(other).saturating_add(self.encoded)
     }
 
     /// Returns the size of a decoded block in bytes, as it is in the file or as it is kept.
@@ -165,7 +171,7 @@ impl TiffValues {
         block
     }
 
-    /// Decodes a block of a page, whose first row is that of the block `i` from the top.
+    /// Decodes a block of a page, the block `i` from the top.
     fn decode(&self, file: &File, page: usize, number: usize, i: u64) -> Result<Vec<u8>> {
         let form = &self.form;
         let page = &self.pages[page];
