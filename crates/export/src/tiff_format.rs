@@ -80,3 +80,57 @@ pub struct GdalItem {
     /// What GDAL takes it for.
     pub role: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_values_are_items_or_nothing() {
+        let item = |dtype: &str, text| nodata_item(&DType::parse_str(dtype).unwrap(), text);
+        assert_eq!(item("|u1", "255"), Some(vec![255]));
+        assert_eq!(
+            item("<i2", "-9999.0"),
+            Some((-9999i16).to_le_bytes().to_vec())
+        );
+        assert_eq!(
+            item("<f4", "-3.4028234663852886e+38"),
+            Some(f32::MIN.to_le_bytes().to_vec())
+        );
+        assert!(item("<f8", "nan").is_some());
+        for (dtype, text) in [
+            ("|u1", "-9999"),
+            ("|u1", "nan"),
+            ("<f4", "1e300"),
+            ("<c8", "0"),
+            ("<i4", ""),
+        ] {
+            assert_eq!(item(dtype, text), None, "{dtype} {text}");
+        }
+    }
+
+    #[test]
+    fn systems_have_a_kind_by_their_codes() {
+        let codes = [4326, 6668, 7844, 32633, 3857, 7845];
+        let expected = [true, true, true, false, false, false].map(Some);
+        assert_eq!(codes.map(is_geographic), expected);
+        // geocentric, heights, and no code
+        assert_eq!([4978, 5773, 1].map(is_geographic), [None; 3]);
+    }
+
+    #[test]
+    fn items_of_damaged_xml_are_left_out() {
+        let xml = "<GDALMetadata><Item name=\"a\" sample=\"1\" role=\"scale\">0.5</Item>\
+            <Item name=\"b\" domain=\"D\">x</Item><Item>y</Item><Item name=\"c\">&amp;amp; &lt;</Item><Item name=\"d";
+        let items = gdal_items(xml);
+        let found: Vec<_> = items
+            .iter()
+            .map(|item| (item.name.as_str(), item.text.as_str()))
+            .collect();
+        assert_eq!(found, [("a", "0.5"), ("c", "& <")]);
+        assert_eq!(
+            (items[0].sample, items[0].role.as_deref()),
+            (Some(1), Some("scale"))
+        );
+    }
+}
