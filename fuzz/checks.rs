@@ -29,11 +29,14 @@ use zarrfs_format::metadata::{ArrayMetadata, CodecConfig, Separator, ShardLevel,
 use zarrfs_format::pipeline::Pipeline;
 use zarrfs_format::shard::{EntryChange, Index, IndexCodec, ShardPiece, Shards};
 use zarrfs_icechunk::IcechunkStore;
-use zarrfs_ingest::Incoming;
+use zarrfs_ingest::{Incoming, ItemSource};
 use zarrfs_reference::ReferenceStore;
 
 /// Maximum size in bytes of chunks that are decoded.
 const SMALL: usize = 1 << 16;
+
+/// Maximum number of bytes that reading an array of TIFF may take for it to be read.
+const LARGE: usize = 128 << 20;
 
 /// Parses any bytes as an array's metadata document, in every way in which zarrfs reads one.
 pub fn metadata(document: &[u8]) {
@@ -607,12 +610,12 @@ pub fn references(document: &[u8]) {
     }
 }
 
-/// Maximum number of items that are read of an array of HDF5.
+/// Maximum number of items that are read of an array of HDF5 or TIFF.
 const FEW: u64 = 4096;
 
 /// Reads any bytes as a file of another program that becomes arrays. What is accepted has no more
-/// items than the file has bytes for them, and each item can be read. HDF5 may be compressed and
-/// damaged within: there the first items are read, or refused.
+/// items than the file has bytes for them, and each item can be read. HDF5 and TIFF may be
+/// compressed and damaged within: there the first items are read, or refused.
 pub fn ingest(bytes: &[u8]) {
     let file = unnamed_file(&std::env::temp_dir()).unwrap_or_else(|e| panic!("{e}"));
     file.write_all_at(bytes, 0)
@@ -629,7 +632,8 @@ pub fn ingest(bytes: &[u8]) {
             .size();
         let start = vec![0; array.shape.len()];
         let mut counts = array.shape.clone();
-        if incoming.is_hdf5() {
+        let is_place = matches!(array.items, ItemSource::Place(_));
+        if !is_place {
             let mut left = FEW.min(bytes.len() as u64);
             for count in counts.iter_mut().rev() {
                 *count = (*count).min(left);
@@ -641,11 +645,14 @@ pub fn ingest(bytes: &[u8]) {
         } else {
             counts.iter().product()
         };
-        if !incoming.is_hdf5() {
+        if is_place {
             total += items * size as u64;
             assert!(total <= bytes.len() as u64, "{total} bytes of items");
         }
-        if items as usize * size > SMALL && incoming.is_hdf5() {
+        // a mount refuses what takes much memory before it reads it
+        let is_tiff = matches!(array.items, ItemSource::Tiff(_));
+        let takes_much = is_tiff && array.items.memory(SMALL) > LARGE;
+        if items as usize * size > SMALL && !is_place || takes_much {
             continue;
         }
         let mut out = vec![0; items as usize * size];
@@ -654,10 +661,7 @@ pub fn ingest(bytes: &[u8]) {
             .items
             .read_box(&file, &start, &counts, &counts, &mut out, scratch);
         if let Err(e) = read {
-            assert!(
-                incoming.is_hdf5() && e.message().lines().count() == 1,
-                "{e}"
-            );
+            assert!(!is_place && e.message().lines().count() == 1, "{e}");
         }
     }
 }

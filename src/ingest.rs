@@ -100,7 +100,7 @@ impl Ingest<'_> {
             let name = self.incoming.name(number);
             let task = self.task(store, at, number)?;
             task.array.readable()?;
-            memory::check_chunk(task.memory()).context(name)?;
+            named(name, memory::check_chunk(task.memory()))?;
             if !names.insert(task.array.key().clone()) {
                 return Err(Error::invalid(format!(
                     "two arrays become {}",
@@ -204,14 +204,14 @@ impl Ingest<'_> {
     fn task(&self, store: &Arc<dyn Store>, at: &Key, number: usize) -> Result<IngestTask> {
         let described = self.described(number)?;
         let name = described.name.clone();
-        let documents = array_documents(&described, self.layout).context(&name)?;
+        let documents = named(&name, array_documents(&described, self.layout))?;
         let metadata = documents
             .metadata
             .ok_or_else(|| Error::invalid("no array"))?;
         let key = self.key(at, &name)?;
         let array = Array::new(key, metadata, store.clone(), Arc::new(Stats::default()));
         Ok(IngestTask {
-            array: array.context(&name)?,
+            array: named(&name, array)?,
             described,
         })
     }
@@ -322,9 +322,17 @@ impl Ingest<'_> {
         let items = &task.described.items;
         let out = &mut buffers.chunk;
         let scattered = &mut buffers.scattered;
-        items
-            .read_box(self.file, &start, &counts, lengths, out, scattered)
-            .context(&task.described.name)
+        let read = items.read_box(self.file, &start, &counts, lengths, out, scattered);
+        named(&task.described.name, read)
+    }
+}
+
+/// Adds the name of an array to an error; the file that is one array has none.
+fn named<T>(name: &str, result: Result<T>) -> Result<T> {
+    if name.is_empty() {
+        result
+    } else {
+        result.context(name)
     }
 }
 

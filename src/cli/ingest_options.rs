@@ -19,9 +19,9 @@ const ALL: &str = "all";
 pub struct MountIngestArgs {
     /// Make files that programs write groups and arrays
     ///
-    /// --ingest=all, the default, or some of nc,npy,h5: a netCDF file NAME.nc or an HDF5 file
-    /// NAME.h5 becomes the group NAME when it is closed, and NAME.npy becomes the array NAME. From
-    /// then on the file shows the group or array.
+    /// --ingest=all, the default, or some of nc,npy,h5,tif: a netCDF file NAME.nc or an HDF5
+    /// file NAME.h5 becomes the group NAME when it is closed, and NAME.npy or NAME.tif becomes the
+    /// array NAME. From then on the file shows the group or array.
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true,
         default_missing_value = ALL, value_parser = parse_formats)]
     ingest: Option<Formats>,
@@ -53,7 +53,7 @@ fn parse_formats(text: &str) -> Result<Formats, String> {
         let known = FileFormat::ALL
             .into_iter()
             .find(|format| format.id() == word);
-        known.ok_or_else(|| format!("{word:?} is not one of all, nc, npy, h5"))
+        known.ok_or_else(|| format!("{word:?} is not one of all, nc, npy, h5, tif"))
     });
     formats.collect::<Result<_, _>>().map(Formats)
 }
@@ -133,10 +133,10 @@ mod tests {
         }
         let formats = |text| parse_formats(text).map(|Formats(formats)| formats);
         assert_eq!(
-            formats("npy,nc"),
-            Ok(vec![FileFormat::Npy, FileFormat::Netcdf])
+            formats("npy,tif"),
+            Ok(vec![FileFormat::Npy, FileFormat::Tiff])
         );
         assert_eq!(formats("all").unwrap().len(), FileFormat::ALL.len());
-        assert!(formats("tif").unwrap_err().contains("not one of all"));
+        assert!(formats("tiff").unwrap_err().contains("not one of all"));
     }
 }

@@ -33,10 +33,10 @@ pub struct PutArgs {
     /// Path of the array, in or after the path of the store
     #[arg(value_name = "STORE/ARRAY")]
     pub path: StoreLocation,
-    /// netCDF, HDF5 or NPY file to store as a new group or array
+    /// netCDF, HDF5, NPY or TIFF file to store as a new group or array
     ///
-    /// A netCDF or HDF5 file becomes a group, a .npy file an array, with everything that they say.
-    /// Where no directory of the path is a store, one is created, as create does.
+    /// A netCDF or HDF5 file becomes a group, a .npy or TIFF file an array, with everything that
+    /// they say. Where no directory of the path is a store, one is created, as create does.
     #[arg(value_name = "FILE", conflicts_with = "offset")]
     pub file: Option<PathBuf>,
     /// Begin at byte N

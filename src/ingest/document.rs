@@ -32,9 +32,10 @@ const STRINGS: &str = "vlen-utf8";
 const MAKER: &str = "_NCProperties";
 
 /// The start of the mark, up to the version of zarrfs; what the end of the name of a file of HDF5
-/// follows; and what the name of the unlimited dimension follows, if there is one.
+/// or of TIFF follows; and what the name of the unlimited dimension follows, if there is one.
 const MARK: &str = "version=2,zarrfs-ingest=";
 const HDF5: &str = ",hdf5=";
+const TIFF: &str = ",tiff=";
 const RECORD: &str = ",unlimited=";
 
 /// What the mark of a node says of the file that it was.
@@ -42,6 +43,8 @@ const RECORD: &str = ",unlimited=";
 pub struct FileMark<'a> {
     /// The end of the name of a file of HDF5; `None` for other formats.
     pub hdf5: Option<&'a str>,
+    /// The same of TIFF.
+    pub tiff: Option<&'a str>,
     /// The name of the unlimited dimension.
     pub unlimited: Option<&'a str>,
 }
@@ -57,6 +60,7 @@ impl<'a> FileMark<'a> {
         };
         Some(FileMark {
             hdf5: rest.split_once(HDF5).map(|(_, ending)| ending),
+            tiff: rest.split_once(TIFF).map(|(_, ending)| ending),
             unlimited,
         })
     }
@@ -68,6 +72,9 @@ pub fn mark(attributes: &mut Map<String, Value>, incoming: &Incoming, ending: &s
     let mut text = format!("{MARK}{}", env!("CARGO_PKG_VERSION"));
     if incoming.is_hdf5() {
         text += &format!("{HDF5}{ending}");
+    }
+    if incoming.is_tiff() {
+        text += &format!("{TIFF}{ending}");
     }
     let is_netcdf = FileFormat::of_ending(ending) == Some(FileFormat::Netcdf);
     if let Some(record) = incoming.record().filter(|_| is_netcdf) {

@@ -107,10 +107,10 @@ fn files_that_cannot_become_arrays_change_nothing() {
         (
             "text",
             b"a,b\n1,2\n",
-            "not a file of NPY, classic netCDF, netCDF-4 and HDF5",
+            "not a file of NPY, TIFF, classic netCDF, netCDF-4 and HDF5",
         ),
         ("hdf5", hdf5, "the file ends before the bytes"),
-        ("tiff", b"II*\0........", "TIFF, which is not read yet"),
+        ("tiff", b"II*\0........", "the file ends at byte 12"),
         (
             "cut",
             &classic("x", 100)[..40],

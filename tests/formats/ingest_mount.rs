@@ -601,7 +601,7 @@ fn wrong_options_are_refused_before_the_mount() {
             &["--ingest=nc", "--ingest-options=shards=auto"],
             "shards: the store is one of Zarr v2",
         ),
-        (&["--ingest=tif"], "is not one of all, nc, npy, h5"),
+        (&["--ingest=grib"], "is not one of all, nc, npy, h5"),
         (
             &["--ingest", "--ingest-options=compressor=snappy"],
             "no compressor",

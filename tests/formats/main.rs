@@ -13,6 +13,7 @@ mod images;
 mod ingest;
 mod ingest_hdf5;
 mod ingest_mount;
+mod ingest_tiff;
 mod layout;
 mod opened;
 mod netcdf;

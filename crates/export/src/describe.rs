@@ -24,7 +24,7 @@ use categories::Categories;
 pub use categories::add_flags;
 use coordinates::Coordinate;
 pub use coordinates::{check_values, flat, flat_range, max_chunks, time_unit};
-pub use crs::{for_gdal as system_for_gdal, is_same as is_same_system};
+pub use crs::{for_gdal as system_for_gdal, is_same as is_same_system, of_code as system_of_code};
 use georeference::Georeference;
 pub use ngff::Plate;
 pub use numbers::{attribute_nodata, item as number_item};

@@ -40,6 +40,7 @@ mod spelling;
 mod testing;
 mod text;
 mod tiff;
+pub mod tiff_format;
 mod units;
 mod view;
 mod vrt;

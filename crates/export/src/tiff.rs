@@ -10,11 +10,18 @@ mod image_j;
 mod ome;
 mod resolution;
 
+pub use geo::{
+    GDAL_METADATA, GDAL_NODATA, GEO_KEYS, GEODETIC_SYSTEM, GEOGRAPHIC, ITEMS, MODEL_TYPE,
+    PIXEL_SCALE, PROJECTED, PROJECTED_SYSTEM, RASTER_TYPE, TIEPOINT, TRANSFORMATION,
+};
+pub use resolution::{NAMES as RESOLUTION_NAMES, UNIT as RESOLUTION_UNIT};
+
 use super::binary::HeaderFields;
 use super::described::Overview;
 use super::raster::{Interleave, Raster};
 use super::{Composite, Described, FormatContent, FormatSpec, ItemForm, MAX_FILE};
 use std::collections::BTreeMap;
+use zarrfs_base::json::Value;
 use zarrfs_format::dtype::{DType, DTypeKind};
 use zarrfs_format::metadata::ArrayMetadata;
 
@@ -42,20 +49,52 @@ const MAX_OVERVIEW_PAGES: u64 = 1 << 16;
 /// bounded.
 const MAX_HEADER: u64 = 64 << 20;
 
-const NEW_SUBFILE_TYPE: u16 = 254;
-const IMAGE_WIDTH: u16 = 256;
-const IMAGE_LENGTH: u16 = 257;
-const BITS_PER_SAMPLE: u16 = 258;
-const COMPRESSION: u16 = 259;
-const PHOTOMETRIC: u16 = 262;
-const DESCRIPTION: u16 = 270;
-const STRIP_OFFSETS: u16 = 273;
-const SAMPLES_PER_PIXEL: u16 = 277;
-const ROWS_PER_STRIP: u16 = 278;
-const STRIP_BYTE_COUNTS: u16 = 279;
+/// NewSubfileType.
+pub const NEW_SUBFILE_TYPE: u16 = 254;
+/// ImageWidth.
+pub const IMAGE_WIDTH: u16 = 256;
+/// ImageLength.
+pub const IMAGE_LENGTH: u16 = 257;
+/// BitsPerSample.
+pub const BITS_PER_SAMPLE: u16 = 258;
+/// Compression.
+pub const COMPRESSION: u16 = 259;
+/// PhotometricInterpretation.
+pub const PHOTOMETRIC: u16 = 262;
+/// ImageDescription.
+pub const DESCRIPTION: u16 = 270;
+/// StripOffsets.
+pub const STRIP_OFFSETS: u16 = 273;
+/// SamplesPerPixel.
+pub const SAMPLES_PER_PIXEL: u16 = 277;
+/// RowsPerStrip.
+pub const ROWS_PER_STRIP: u16 = 278;
+/// StripByteCounts.
+pub const STRIP_BYTE_COUNTS: u16 = 279;
+/// ColorMap.
+pub const COLOR_MAP: u16 = 320;
 const SUB_IFDS: u16 = 330;
 const EXTRA_SAMPLES: u16 = 338;
-const SAMPLE_FORMAT: u16 = 339;
+/// SampleFormat.
+pub const SAMPLE_FORMAT: u16 = 339;
+
+/// The value of [`PHOTOMETRIC`] for numbers of the colors of [`COLOR_MAP`].
+pub const PALETTE: u16 = 3;
+
+/// The attribute in which the numbers of [`COLOR_MAP`] are kept: reds, greens and blues.
+pub const COLOR_MAP_NAME: &str = "TIFFTAG_COLORMAP";
+
+/// The attribute in which the value of [`PHOTOMETRIC`] is kept.
+pub const PHOTOMETRIC_NAME: &str = "TIFFTAG_PHOTOMETRIC";
+
+/// The value of [`PHOTOMETRIC`] for pixels of which zero is white.
+const WHITE_IS_ZERO: u16 = 0;
+
+/// Number of numbers of the palette of bytes.
+const PALETTE_NUMBERS: usize = 3 << 8;
+
+/// The letters of dtypes, and the codes of their samples.
+pub const SAMPLE_FORMATS: [(char, u16); 4] = [('u', 1), ('i', 2), ('f', 3), ('c', 6)];
 
 /// The values of tags by number.
 type Tags = BTreeMap<u16, TagValue>;
@@ -127,6 +166,14 @@ fn header(array: &Described) -> Vec<u8> {
     let mut image = layout.image(&array.metadata, &raster, format);
     let tags = &mut image.tags;
     geo::tags(array, &raster, tags);
+    if let Some(colors) = palette(array).filter(|_| raster.interleave == Interleave::Band) {
+        tags.insert(PHOTOMETRIC, TagValue::Short(vec![PALETTE]));
+        tags.insert(COLOR_MAP, TagValue::Short(colors));
+    }
+    let stated = array.attributes.get(PHOTOMETRIC_NAME);
+    if stated.and_then(Value::as_u64) == Some(WHITE_IS_ZERO.into()) {
+        tags.insert(PHOTOMETRIC, TagValue::Short(vec![WHITE_IS_ZERO]));
+    }
     if raster.interleave == Interleave::Band {
         let description = match ome::description(array, &raster) {
             Some(description) => {
@@ -142,6 +189,7 @@ fn header(array: &Described) -> Vec<u8> {
         };
         tags.extend(description.map(|text| (DESCRIPTION, TagValue::Ascii(text))));
     }
+    resolution::stated(&array.attributes, tags);
     let levels = overviews.iter().filter_map(|overview| {
         let raster = raster.with_lengths(&overview.metadata)?;
         let mut level = layout.image(&overview.metadata, &raster, format);
@@ -156,6 +204,20 @@ fn header(array: &Described) -> Vec<u8> {
     layout.header(&image, &levels)
 }
 
+/// Returns the palette of bytes that an attribute states.
+fn palette(array: &Described) -> Option<Vec<u16>> {
+    let numbers = array.attributes.get(COLOR_MAP_NAME)?.as_array()?;
+    let dtype = &array.metadata.dtype;
+    let is_of_bytes = *dtype.kind() == DTypeKind::UInt && dtype.size() == 1;
+    if !is_of_bytes || numbers.len() != PALETTE_NUMBERS {
+        return None;
+    }
+    let numbers = numbers
+        .iter()
+        .map(|number| number.as_u64()?.try_into().ok());
+    numbers.collect()
+}
+
 /// Returns the numbers of pages and of samples per pixel; `None` if the format cannot show the
 /// order in which bands, rows and columns are nested.
 fn pages_and_samples(raster: &Raster) -> Option<(u64, u16)> {
@@ -168,13 +230,17 @@ fn pages_and_samples(raster: &Raster) -> Option<(u64, u16)> {
 
 /// Returns the code for unsigned, signed, float or complex samples.
 fn sample_format(dtype: &DType) -> Option<u16> {
-    match (dtype.kind(), dtype.size()) {
-        (DTypeKind::Bool | DTypeKind::UInt, _) => Some(1),
-        (DTypeKind::Int, _) => Some(2),
-        (DTypeKind::Float, 4 | 8) => Some(3),
-        (DTypeKind::Complex, 8 | 16) => Some(6),
-        _ => None,
-    }
+    let kind = match (dtype.kind(), dtype.size()) {
+        (DTypeKind::Bool | DTypeKind::UInt, _) => 'u',
+        (DTypeKind::Int, _) => 'i',
+        (DTypeKind::Float, 4 | 8) => 'f',
+        (DTypeKind::Complex, 8 | 16) => 'c',
+        _ => return None,
+    };
+    let mut known = SAMPLE_FORMATS.iter();
+    known
+        .find(|(letter, _)| *letter == kind)
+        .map(|(_, code)| *code)
 }
 
 /// The variant of the format, which decides how tags are written.

@@ -10,7 +10,7 @@ mod values;
 
 pub use values::Hdf5Values;
 
-use super::{IncomingArray, IncomingGroup, ItemSource, byte_count};
+use super::{IncomingArray, IncomingGroup, ItemSource, byte_count, check_size, suitable_chunks};
 use bounded::{BoundedFile, ReadBounds};
 use dimensions::DimensionHints;
 use hdf5_reader::messages::attribute::AttributeMessage;
@@ -46,17 +46,6 @@ const MAX_STRINGS: usize = 4 << 20;
 
 /// Maximum number of groups in each other.
 const MAX_DEPTH: usize = 64;
-
-/// The bytes of arrays for each byte of the file, beyond [`SMALL`], that a file may describe: no
-/// compressor of HDF5 makes more of one, and a damaged header claims any number.
-const MAX_RATIO: u64 = 1100;
-const SMALL: u64 = 4 << 30;
-
-/// The smallest and the largest chunk of a file in bytes that suits a store, and the number of
-/// chunks of any size that an array may have.
-const MIN_CHUNK: u64 = 32 << 10;
-const MAX_CHUNK: u64 = 32 << 20;
-const FEW_CHUNKS: u64 = 64;
 
 /// Returns whether a file of `len` bytes is one of HDF5, perhaps after a user block.
 ///
@@ -143,7 +132,7 @@ impl Hdf5Description {
         }
         let mut is_dimension = is_dimension.into_iter();
         arrays.retain(|_| !is_dimension.next().unwrap_or_default());
-        check_size(&arrays, len)?;
+        check_sizes(&arrays, len)?;
         let record = match &unlimited[..] {
             [record] if groups.len() == 1 && fits_classic(&arrays, record) => Some(record.clone()),
             _ => None,
@@ -209,34 +198,17 @@ impl DescribedArray {
 
     /// Returns the shape of the chunks in the file if it suits a store, no longer than the array.
     fn suitable_chunks(&self) -> Option<Vec<u64>> {
-        let chunks = self.chunks.as_ref()?.iter().zip(&self.shape);
-        let chunks: Vec<u64> = chunks
-            .map(|(chunk, len)| *chunk.min(&(*len).max(1)))
-            .collect();
-        let counts = self.shape.iter().zip(&chunks);
-        let counts: Vec<u64> = counts.map(|(len, chunk)| len.div_ceil(*chunk)).collect();
-        let size = byte_count(&chunks, self.item())?;
-        let is_suitable =
-            size <= MAX_CHUNK && (size >= MIN_CHUNK || byte_count(&counts, 1)? <= FEW_CHUNKS);
-        is_suitable.then_some(chunks)
+        suitable_chunks(self.chunks.as_ref()?, &self.shape, self.item())
     }
 }
 
 /// Checks that a file of `len` bytes may hold its arrays.
-fn check_size(arrays: &[DescribedArray], len: u64) -> Result<()> {
+fn check_sizes(arrays: &[DescribedArray], len: u64) -> Result<()> {
     let mut total: u64 = 0;
     for array in arrays {
         let size = byte_count(&array.shape, array.item());
-        total = size
-            .and_then(|size| size.checked_add(total))
-            .filter(|total| *total <= len.saturating_mul(MAX_RATIO).saturating_add(SMALL))
-            .ok_or_else(|| {
-                let why = format!(
-                    "its shape {:?} has more items than a file of {len} bytes holds",
-                    array.shape
-                );
-                Error::invalid(why).context(&array.name)
-            })?;
+        let size = size.and_then(|size| size.checked_add(total));
+        total = check_size(size, &array.shape, len).context(&array.name)?;
     }
     Ok(())
 }

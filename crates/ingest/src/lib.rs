@@ -1,15 +1,17 @@
 //! Files that other programs wrote, described as the group or the array that they become: NPY,
-//! netCDF's classic formats, HDF5 and netCDF-4. A description has the facts of a document of Zarr,
-//! and reads boxes of items of each array. It is the reverse of `zarrfs_export`, by the same tables
-//! of types. The content is untrusted. This crate must not know documents, stores or mounts.
+//! TIFF, netCDF's classic formats, HDF5 and netCDF-4. A description has the facts of a document of
+//! Zarr, and reads boxes of items of each array. It is the reverse of `zarrfs_export`, by the same
+//! tables of types. The content is untrusted. This crate must not know documents, stores or mounts.
 
 mod classic;
 mod hdf5;
 mod npy;
 mod place;
+mod tiff;
 
 pub use hdf5::Hdf5Values;
 pub use place::FilePlace;
+pub use tiff::TiffValues;
 
 use classic::ClassicFile;
 use hdf5::Hdf5Description;
@@ -18,11 +20,12 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use tiff::TiffFile;
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::json::{Map, Value};
 
 /// The formats, as options and messages name them.
-pub const FORMATS: &str = "NPY, classic netCDF, netCDF-4 and HDF5";
+pub const FORMATS: &str = "NPY, TIFF, classic netCDF, netCDF-4 and HDF5";
 
 /// A format, by which the names of files end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +36,18 @@ pub enum FileFormat {
     Npy,
     /// HDF5: a group.
     Hdf5,
+    /// TIFF: an array.
+    Tiff,
 }
 
 impl FileFormat {
     /// All formats.
-    pub const ALL: [FileFormat; 3] = [FileFormat::Netcdf, FileFormat::Npy, FileFormat::Hdf5];
+    pub const ALL: [FileFormat; 4] = [
+        FileFormat::Netcdf,
+        FileFormat::Npy,
+        FileFormat::Hdf5,
+        FileFormat::Tiff,
+    ];
 
     /// Returns the word for the format, the first one of [`FileFormat::endings`].
     pub fn id(self) -> &'static str {
@@ -50,6 +60,7 @@ impl FileFormat {
             FileFormat::Netcdf => &["nc"],
             FileFormat::Npy => &["npy"],
             FileFormat::Hdf5 => &["h5", "hdf5"],
+            FileFormat::Tiff => &["tif", "tiff"],
         }
     }
 
@@ -64,7 +75,8 @@ impl FileFormat {
         match incoming.content {
             Content::Classic(_) => self == FileFormat::Netcdf,
             Content::Npy(_) => self == FileFormat::Npy,
-            Content::Hdf5(_) => self != FileFormat::Npy,
+            Content::Hdf5(_) => matches!(self, FileFormat::Netcdf | FileFormat::Hdf5),
+            Content::Tiff(_) => self == FileFormat::Tiff,
         }
     }
 }
@@ -82,6 +94,7 @@ enum Content {
     Classic(ClassicFile),
     Npy(NpyFile),
     Hdf5(Hdf5Description),
+    Tiff(TiffFile),
 }
 
 /// A group of a file.
@@ -100,6 +113,8 @@ pub enum ItemSource {
     Place(FilePlace),
     /// A data set of HDF5.
     Hdf5(Arc<Hdf5Values>),
+    /// The pixels of TIFF.
+    Tiff(Arc<TiffValues>),
 }
 
 impl ItemSource {
@@ -123,6 +138,7 @@ impl ItemSource {
         match self {
             ItemSource::Place(place) => place.read_box(file, start, counts, lengths, out, scratch),
             ItemSource::Hdf5(values) => values.read_box(start, counts, lengths, out),
+            ItemSource::Tiff(values) => values.read_box(file, start, counts, lengths, out),
         }
     }
 
@@ -130,7 +146,7 @@ impl ItemSource {
     fn place(&self) -> &FilePlace {
         match self {
             ItemSource::Place(place) => place,
-            ItemSource::Hdf5(_) => panic!("no place in the file"),
+            _ => panic!("no place in the file"),
         }
     }
 
@@ -139,6 +155,7 @@ impl ItemSource {
         match self {
             ItemSource::Place(_) => size,
             ItemSource::Hdf5(values) => values.memory(size),
+            ItemSource::Tiff(values) => values.memory(),
         }
     }
 }
@@ -177,6 +194,9 @@ impl Incoming {
         let content = match start.as_slice() {
             [b'C', b'D', b'F', ..] => Content::Classic(ClassicFile::open(file, len)?),
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Content::Npy(NpyFile::open(file, len)?),
+            [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => {
+                Content::Tiff(TiffFile::open(file, len)?)
+            }
             _ if hdf5::is_hdf5(file, len)? => Content::Hdf5(Hdf5Description::read(file, len)?),
             other => return Err(unknown(other)),
         };
@@ -192,7 +212,12 @@ impl Incoming {
 
     /// Returns whether the file becomes a group of arrays; otherwise it becomes one array.
     pub fn is_group(&self) -> bool {
-        !matches!(self.content, Content::Npy(_))
+        !matches!(self.content, Content::Npy(_) | Content::Tiff(_))
+    }
+
+    /// Returns whether the file is one of TIFF.
+    pub fn is_tiff(&self) -> bool {
+        matches!(self.content, Content::Tiff(_))
     }
 
     /// Returns whether the file is one of HDF5.
@@ -204,7 +229,7 @@ impl Incoming {
     pub fn count(&self) -> usize {
         match &self.content {
             Content::Classic(file) => file.count(),
-            Content::Npy(_) => 1,
+            Content::Npy(_) | Content::Tiff(_) => 1,
             Content::Hdf5(file) => file.count(),
         }
     }
@@ -213,7 +238,7 @@ impl Incoming {
     pub fn name(&self, number: usize) -> &str {
         match &self.content {
             Content::Classic(file) => file.name(number),
-            Content::Npy(_) => "",
+            Content::Npy(_) | Content::Tiff(_) => "",
             Content::Hdf5(file) => file.name(number),
         }
     }
@@ -225,7 +250,7 @@ impl Incoming {
                 path: String::new(),
                 attributes: file.attributes(),
             }]),
-            Content::Npy(_) => Cow::Borrowed(&[]),
+            Content::Npy(_) | Content::Tiff(_) => Cow::Borrowed(&[]),
             Content::Hdf5(file) => Cow::Borrowed(file.groups()),
         }
     }
@@ -234,7 +259,7 @@ impl Incoming {
     pub fn record(&self) -> Option<&str> {
         match &self.content {
             Content::Classic(file) => file.record(),
-            Content::Npy(_) => None,
+            Content::Npy(_) | Content::Tiff(_) => None,
             Content::Hdf5(file) => file.record(),
         }
     }
@@ -248,6 +273,7 @@ impl Incoming {
         match &self.content {
             Content::Classic(file) => file.array(number),
             Content::Npy(file) => Ok(file.array()),
+            Content::Tiff(file) => Ok(file.array()),
             Content::Hdf5(file) => file.array(number),
         }
     }
@@ -257,9 +283,6 @@ impl Incoming {
 fn unknown(start: &[u8]) -> Error {
     Error::invalid(match start {
         [] => "an empty file".to_string(),
-        [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => {
-            "TIFF, which is not read yet".to_string()
-        }
         _ => format!("not a file of {FORMATS}"),
     })
 }
@@ -287,4 +310,39 @@ fn byte_count(shape: &[u64], item: u64) -> Option<u64> {
     }
     let bytes = shape.iter().try_fold(item, |n, len| n.checked_mul(*len))?;
     i64::try_from(bytes).ok().map(|_| bytes)
+}
+
+/// The smallest and the largest chunk of a file in bytes that suits a store, and the number of
+/// chunks of any size that an array may have.
+const MIN_CHUNK: u64 = 32 << 10;
+const MAX_CHUNK: u64 = 32 << 20;
+const FEW_CHUNKS: u64 = 64;
+
+/// Returns the shape of the chunks in a file if it suits a store, no longer than the array.
+fn suitable_chunks(chunks: &[u64], shape: &[u64], item: u64) -> Option<Vec<u64>> {
+    let chunks = chunks.iter().zip(shape);
+    let chunks: Vec<u64> = chunks
+        .map(|(chunk, len)| *chunk.min(&(*len).max(1)))
+        .collect();
+    let counts = shape.iter().zip(&chunks);
+    let counts: Vec<u64> = counts.map(|(len, chunk)| len.div_ceil(*chunk)).collect();
+    let size = byte_count(&chunks, item)?;
+    let is_suitable =
+        size <= MAX_CHUNK && (size >= MIN_CHUNK || byte_count(&counts, 1)? <= FEW_CHUNKS);
+    is_suitable.then_some(chunks)
+}
+
+/// The bytes of arrays for each byte of the file, beyond [`SMALL`], that a file may describe:
+/// hardly a compressor makes more of one, and a damaged header claims any number.
+const MAX_RATIO: u64 = 1100;
+const SMALL: u64 = 4 << 30;
+
+/// Checks that a file of `len` bytes may hold arrays of so many bytes, the last one of this shape.
+/// Returns the number of bytes.
+fn check_size(size: Option<u64>, shape: &[u64], len: u64) -> Result<u64> {
+    let most = len.saturating_mul(MAX_RATIO).saturating_add(SMALL);
+    size.filter(|size| *size <= most).ok_or_else(|| {
+        let why = format!("its shape {shape:?} has more items than a file of {len} bytes holds");
+        Error::invalid(why)
+    })
 }

@@ -1,5 +1,5 @@
 //! Names of files that programs have written and that are groups or arrays now: `NAME.nc` or
-//! `NAME.h5` beside the group NAME, `NAME.npy` beside the array NAME.
+//! `NAME.h5` beside the group NAME, `NAME.npy` or `NAME.tif` beside the array NAME.
 //!
 //! Invariant: **whether such a name exists follows from the store alone**: the node has the mark of
 //! [`crate::ingest`], and no key has the name of the file. So a later mount shows the same names.
@@ -59,10 +59,14 @@ impl IngestRules {
             None if mark.hdf5.is_some() => GroupFormat::Hdf5,
             _ => GroupFormat::Netcdf,
         };
+        let of_array = match mark.tiff {
+            Some(own) => (own, Format::Tiff),
+            None => (FileFormat::Npy.id(), Format::Npy),
+        };
         let node = if found.is_group() && mark.hdf5.unwrap_or(FileFormat::Netcdf.id()) == ending {
             Some(Node::Dataset(key.clone(), format))
-        } else if found.array().is_some() && ending == FileFormat::Npy.id() {
-            Some(Node::Header(key.clone(), Format::Npy))
+        } else if found.array().is_some() && of_array.0 == ending {
+            Some(Node::Header(key.clone(), of_array.1))
         } else {
             None
         };

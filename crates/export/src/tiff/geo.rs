@@ -6,12 +6,41 @@ use super::super::raster::{Interleave, Raster};
 use super::super::spelling;
 use super::{Described, TagValue, Tags};
 
-const PIXEL_SCALE: u16 = 33550;
-const TIEPOINT: u16 = 33922;
-const TRANSFORMATION: u16 = 34264;
+/// ModelPixelScaleTag.
+pub const PIXEL_SCALE: u16 = 33550;
+/// ModelTiepointTag.
+pub const TIEPOINT: u16 = 33922;
+/// ModelTransformationTag.
+pub const TRANSFORMATION: u16 = 34264;
+/// GeoKeyDirectoryTag.
 pub const GEO_KEYS: u16 = 34735;
-const GDAL_METADATA: u16 = 42112;
-const GDAL_NODATA: u16 = 42113;
+/// GDAL_METADATA, a text in XML.
+pub const GDAL_METADATA: u16 = 42112;
+/// GDAL_NODATA, a number as a text.
+pub const GDAL_NODATA: u16 = 42113;
+
+/// The key for the kind of the reference system.
+pub const MODEL_TYPE: u16 = 1024;
+/// The key for what a tie point is: the corner of a pixel, or its center.
+pub const RASTER_TYPE: u16 = 1025;
+/// The key for the EPSG code of a geographic system.
+pub const GEODETIC_SYSTEM: u16 = 2048;
+/// The key for the EPSG code of a projected system.
+pub const PROJECTED_SYSTEM: u16 = 3072;
+
+/// The value of [`MODEL_TYPE`] for a projected system.
+pub const PROJECTED: u16 = 1;
+/// The value of [`MODEL_TYPE`] for a geographic system.
+pub const GEOGRAPHIC: u16 = 2;
+
+/// The elements of GDAL's XML about a sample: the name, the role, and the attribute of CF with the
+/// same meaning.
+pub const ITEMS: [(&str, &str, &str); 4] = [
+    ("DESCRIPTION", "description", "long_name"),
+    ("OFFSET", "offset", "add_offset"),
+    ("SCALE", "scale", "scale_factor"),
+    ("UNITTYPE", "unittype", "units"),
+];
 
 /// Maximum number of samples that are described one by one.
 const MAX_SAMPLES: u64 = 512;
@@ -38,8 +67,8 @@ pub fn tags(array: &Described, raster: &Raster, tags: &mut Tags) {
         }
         None => {}
     }
-    let system = system(array).filter(|_| raster.is_map(array));
-    if transform.is_some() || system.is_some() {
+    // GDAL takes keys without a system for those of an unnamed one
+    if let Some(system) = system(array).filter(|_| raster.is_map(array)) {
         tags.insert(GEO_KEYS, TagValue::Short(geo_keys(system)));
     }
     if let Some(nodata) = spelling::nodata(array) {
@@ -51,14 +80,14 @@ pub fn tags(array: &Described, raster: &Raster, tags: &mut Tags) {
 }
 
 /// Returns the directory of keys, each with its value in place.
-fn geo_keys(system: Option<(bool, u16)>) -> Vec<u16> {
-    // GTRasterType: the tie point is the corner of a pixel
-    let mut keys = vec![(1025, 1)];
-    if let Some((is_geographic, code)) = system {
-        // GTModelType; GeodeticCRS or ProjectedCRS
-        keys.insert(0, (1024, if is_geographic { 2 } else { 1 }));
-        keys.push((if is_geographic { 2048 } else { 3072 }, code));
-    }
+fn geo_keys((is_geographic, code): (bool, u16)) -> Vec<u16> {
+    let (model, key) = if is_geographic {
+        (GEOGRAPHIC, GEODETIC_SYSTEM)
+    } else {
+        (PROJECTED, PROJECTED_SYSTEM)
+    };
+    // a tie point is a corner
+    let keys = [(MODEL_TYPE, model), (RASTER_TYPE, 1), (key, code)];
     let directory = [1, 1, 0, keys.len() as u16];
     directory
         .into_iter()
@@ -83,22 +112,14 @@ fn metadata(array: &Described, raster: &Raster) -> Option<String> {
         Interleave::Pixel => raster.bands.min(MAX_SAMPLES),
         _ => 1,
     };
-    let items = [
-        (
-            "DESCRIPTION",
-            "description",
-            array.long_name.as_deref().map(spelling::line),
-        ),
-        ("OFFSET", "offset", array.offset.map(spelling::float)),
-        ("SCALE", "scale", array.scale.map(spelling::float)),
-        (
-            "UNITTYPE",
-            "unittype",
-            array.units.as_deref().map(spelling::line),
-        ),
+    let values = [
+        array.long_name.as_deref().map(spelling::line),
+        array.offset.map(spelling::float),
+        array.scale.map(spelling::float),
+        array.units.as_deref().map(spelling::line),
     ];
     let mut text = String::new();
-    for (name, role, value) in items {
+    for ((name, role, _), value) in ITEMS.into_iter().zip(values) {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             let value = spelling::xml(&value);
             for sample in 0..samples {

@@ -1,6 +1,8 @@
 //! The tags for the number of pixels per unit of length.
 
-use super::TagValue;
+use super::super::describe::{attribute_integer, attribute_number};
+use super::{TagValue, Tags};
+use zarrfs_base::json::{Map, Value};
 
 /// XResolution.
 pub const X: u16 = 282;
@@ -13,6 +15,13 @@ pub const UNIT: u16 = 296;
 pub const NO_UNIT: u16 = 1;
 /// The unit is a centimeter.
 pub const CENTIMETER: u16 = 3;
+
+/// The attributes in which GDAL and rioxarray keep the resolution.
+pub const NAMES: [(u16, &str); 3] = [
+    (X, "TIFFTAG_XRESOLUTION"),
+    (Y, "TIFFTAG_YRESOLUTION"),
+    (UNIT, "TIFFTAG_RESOLUTIONUNIT"),
+];
 
 /// Maximum relative error of a ratio with a power of ten.
 const TOLERANCE: f64 = 1e-6;
@@ -38,9 +47,50 @@ pub fn for_each_unit(step: f64) -> Option<TagValue> {
     is_ratio.then_some(TagValue::Rational(over as u32, under as u32))
 }
 
+/// Adds the resolution that attributes state, unless the axes have given one.
+pub fn stated(attributes: &Map<String, Value>, tags: &mut Tags) {
+    if tags.contains_key(&X) {
+        return;
+    }
+    for (tag, name) in NAMES {
+        let value = match attributes.get(name) {
+            Some(unit) if tag == UNIT => attribute_integer(unit)
+                .and_then(|unit| u16::try_from(unit).ok())
+                .map(|unit| TagValue::Short(vec![unit])),
+            _ => attribute_number(attributes, name).and_then(ratio),
+        };
+        if let Some(value) = value {
+            tags.insert(tag, value);
+        }
+    }
+}
+
+/// Returns a positive number as a ratio, an exact one if its digits permit.
+fn ratio(number: f64) -> Option<TagValue> {
+    let exact = (0..10).map(|digits| 10u32.pow(digits)).find_map(|under| {
+        let over = number * f64::from(under);
+        let is_exact = over.fract() == 0.0 && over >= 1.0 && over <= u32::MAX.into();
+        is_exact.then_some(TagValue::Rational(over as u32, under))
+    });
+    exact.or_else(|| for_each_unit(1.0 / number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stated_resolution_is_exact() {
+        assert_eq!(ratio(72.0), Some(TagValue::Rational(72, 1)));
+        assert_eq!(ratio(300.5), Some(TagValue::Rational(3005, 10)));
+        assert_eq!(
+            ratio(1.0 / 3.0),
+            Some(TagValue::Rational(1_000_000_000, 3_000_000_000))
+        );
+        for number in [0.0, -1.0, f64::NAN] {
+            assert_eq!(ratio(number), None, "{number}");
+        }
+    }
 
     #[test]
     fn ratios() {

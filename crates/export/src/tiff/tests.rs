@@ -335,10 +335,7 @@ fn rows_from_south_to_north_have_a_transformation() {
         authority: Some("EPSG:3035".into()),
         ..Crs::default()
     });
-    assert_eq!(
-        shorts(&directories(&array)[0], 34735),
-        [1, 1, 0, 1, 1025, 0, 1, 1]
-    );
+    assert!(!directories(&array)[0].contains_key(&34735));
 }
 
 #[test]
