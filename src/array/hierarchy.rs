@@ -669,7 +669,8 @@ impl Hierarchy {
     }
 
     fn parse(&self, key: &Key, text: &[u8], form: DocumentKind, version: &Version) -> Parsed {
-        let metadata = self.metadata(text, form)?;
+        let parse = || self.metadata(text, form);
+        let metadata = self.arrays.metadata(text, form, parse)?;
         let array = Array::without_chunks(
             key.clone(),
             metadata,
