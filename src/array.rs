@@ -125,10 +125,11 @@ impl Array {
     /// Fails if the grid is invalid.
     pub fn without_chunks(
         key: Key,
-        metadata: ArrayMetadata,
+        metadata: impl Into<Arc<ArrayMetadata>>,
         store: Arc<dyn Store>,
         stats: Arc<Stats>,
     ) -> Result<Self> {
+        let metadata = metadata.into();
         let grid = metadata.grid(&metadata.shape)?;
         let chunks: Arc<dyn Chunks> = match Shards::new(&metadata)? {
             Some(shards) => ShardedChunks::new(shards),
@@ -144,7 +145,7 @@ impl Array {
             stored_size: AtomicU64::new(0),
             lacks_versions: AtomicBool::new(false),
             key,
-            metadata: Arc::new(metadata),
+            metadata,
             grid,
             pipelines,
             chunks,

@@ -590,12 +590,15 @@ impl Hierarchy {
         if let Some(stat) = self.stat(&zarray)? {
             return Ok(Some((DocumentKind::V2, zarray, stat)));
         }
+        let is_group = || !matches!(self.stat(&key.join(ZGROUP)), Ok(None));
+        // a v1 store has one array, at its root
+        let is_root = self.is_store_root(key);
+        if is_root && is_group() {
+            return Ok(None);
+        }
         let document = key.join(REMOVED);
         let removed = self.stat(&document)?;
-        // a v1 store has one array, at its root
-        if removed.is_none() && !self.is_store_root(key)
-            || !matches!(self.stat(&key.join(ZGROUP)), Ok(None))
-        {
+        if !is_root && (removed.is_none() || is_group()) {
             return Ok(None);
         }
         if let Some(stat) = removed {
@@ -669,7 +672,8 @@ impl Hierarchy {
     }
 
     fn parse(&self, key: &Key, text: &[u8], form: DocumentKind, version: &Version) -> Parsed {
-        let metadata = self.metadata(text, form)?;
+        let parse = || self.metadata(text, form);
+        let metadata = self.arrays.metadata(text, form, parse)?;
         let array = Array::without_chunks(
             key.clone(),
             metadata,

@@ -83,7 +83,7 @@ impl Key {
         if self.0.is_empty() {
             Key(path.to_string())
         } else {
-            Key(format!("{}/{path}", self.0))
+            Key([self.0.as_str(), "/", path].concat())
         }
     }
 

@@ -2,19 +2,27 @@
 //! holds is returned as the same object until its metadata changes, because cached chunks belong to
 //! the object. This module reads nothing.
 
-use super::Parsed;
+use super::asked_once::SMALL;
+use super::{DocumentKind, Parsed};
 use crate::array::Array;
 use lru::LruCache;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, Weak};
+use zarrfs_base::error::Result;
 use zarrfs_base::memory::{Reclaim, lock};
+use zarrfs_format::metadata::ArrayMetadata;
 use zarrfs_store::{Key, Version};
+
+/// Maximum number of documents whose metadata the arrays with the same document share.
+const SHARED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
 /// The arrays of a hierarchy.
 pub(super) struct Arrays {
     /// Protects the whole cache.
     known: Mutex<ParsedArrays>,
+    /// What documents state that were parsed recently, by their text. Protects the map alone.
+    stated: Mutex<LruCache<Vec<u8>, (DocumentKind, Arc<ArrayMetadata>)>>,
 }
 
 struct ParsedArrays {
@@ -39,7 +47,28 @@ impl Arrays {
         };
         Arrays {
             known: Mutex::new(known),
+            stated: Mutex::new(LruCache::new(SHARED)),
         }
+    }
+
+    /// Returns the metadata that `parse` makes of a document, or made of the same text before.
+    pub fn metadata(
+        &self,
+        text: &[u8],
+        form: DocumentKind,
+        parse: impl FnOnce() -> Result<ArrayMetadata>,
+    ) -> Result<Arc<ArrayMetadata>> {
+        if let Some((of, metadata)) = lock(&self.stated).get(text)
+            && *of == form
+        {
+            return Ok(metadata.clone());
+        }
+        let metadata = Arc::new(parse()?);
+        if text.len() <= SMALL {
+            let stated = (form, metadata.clone());
+            lock(&self.stated).put(text.to_vec(), stated);
+        }
+        Ok(metadata)
     }
 
     /// Returns the count that [`Arrays::insert`] compares. Callers call this before they look up
@@ -120,6 +149,9 @@ impl Arrays {
 impl Reclaim for Arrays {
     /// Removes the arrays without holders.
     fn reclaim(&self) {
+        if let Ok(mut stated) = self.stated.try_lock() {
+            stated.clear();
+        }
         let Ok(mut known) = self.known.try_lock() else {
             return;
         };
@@ -238,6 +270,25 @@ mod tests {
         assert!(first.is_superseded() && !second.is_superseded());
         assert!(insert(4, Err(Error::damaged("x"))).is_err());
         assert!(second.is_superseded() && arrays.last(&key(0)).is_none());
+    }
+
+    #[test]
+    fn arrays_with_the_same_document_share_what_it_states() {
+        let arrays = Arrays::new(NonZeroUsize::new(2).unwrap());
+        let stated = || Ok(array(5).unwrap().metadata().clone());
+        let share = |text: &[u8], form| arrays.metadata(text, form, stated).unwrap();
+        let first = share(b"a", DocumentKind::V2);
+        assert!(Arc::ptr_eq(&first, &share(b"a", DocumentKind::V2)));
+        assert!(!Arc::ptr_eq(&first, &share(b"b", DocumentKind::V2)));
+        let refused = arrays.metadata(b"a", DocumentKind::V3, || Err(Error::damaged("x")));
+        assert!(refused.is_err());
+        arrays.reclaim();
+        assert!(!Arc::ptr_eq(&first, &share(b"a", DocumentKind::V2)));
+        let long = vec![b' '; SMALL + 1];
+        assert!(!Arc::ptr_eq(
+            &share(&long, DocumentKind::V2),
+            &share(&long, DocumentKind::V2)
+        ));
     }
 
     #[test]

@@ -108,14 +108,20 @@ impl Hierarchy {
     ///
     /// The store fails.
     pub fn stat(&self, key: &Key) -> Result<Option<Stat>> {
+        self.stat_or_read(key, reads_documents() && DOCUMENTS.contains(&key.name()))
+    }
+
+    /// Returns the stat of a key as [`Hierarchy::stat`] does, for a caller that will not read the
+    /// value.
+    pub(super) fn stat_alone(&self, key: &Key) -> Result<Option<Stat>> {
+        self.stat_or_read(key, false)
+    }
+
+    fn stat_or_read(&self, key: &Key, reads: bool) -> Result<Option<Stat>> {
         if let Some(stat) = self.known_stat(key) {
             return Ok(stat);
         }
-        let read = if reads_documents() && DOCUMENTS.contains(&key.name()) {
-            self.read_small(key)
-        } else {
-            None
-        };
+        let read = if reads { self.read_small(key) } else { None };
         let (stat, text) = match read {
             Some((stat, text)) => (stat, Some(text)),
             None => (self.store.stat(key).context(key)?, None),

@@ -44,7 +44,7 @@ pub type NameStream = Box<dyn Iterator<Item = Result<Name>> + Send>;
 impl Tree {
     /// Returns the names in a directory: the fixed names first, then those that the store lists.
     pub fn names(&self, node: &Node) -> Result<NameStream> {
-        let _once = self.hierarchy.asked_once();
+        let _once = self.hierarchy.read_once();
         let Some(key) = node.directory() else {
             return match node.view() {
                 _ if !node.is_directory() => Err(Error::system(libc::ENOTDIR)),
