@@ -17,12 +17,15 @@ use zarrfs_store::{Key, Version};
 /// Maximum number of documents whose metadata the arrays with the same document share.
 const SHARED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
+/// What documents state, by their text and how it is read.
+type Stated = LruCache<Vec<u8>, (DocumentKind, Arc<ArrayMetadata>)>;
+
 /// The arrays of a hierarchy.
 pub(super) struct Arrays {
     /// Protects the whole cache.
     known: Mutex<ParsedArrays>,
-    /// What documents state that were parsed recently, by their text. Protects the map alone.
-    stated: Mutex<LruCache<Vec<u8>, (DocumentKind, Arc<ArrayMetadata>)>>,
+    /// What documents state that were parsed recently. Protects the map alone.
+    stated: Mutex<Stated>,
 }
 
 struct ParsedArrays {
