@@ -333,7 +333,7 @@ fn suitable_chunks(chunks: &[u64], shape: &[u64], item: u64) -> Option<Vec<u64>>
 }
 
 /// The bytes of arrays for each byte of the file, beyond [`SMALL`], that a file may describe:
-/// hardly a compressor makes more of one, and a damaged header claims any number.
+/// hardly any compressor makes more of one, and a damaged header claims any number.
 const MAX_RATIO: u64 = 1100;
 const SMALL: u64 = 4 << 30;
 

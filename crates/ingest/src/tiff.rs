@@ -148,7 +148,7 @@ impl TiffFile {
 }
 
 /// Returns the names and lengths of the dimensions of so many pages: those that ImageJ and OME
-/// describe, or one. Those of length 1 are left out.
+/// describe, or one. Dimensions of length 1 are left out.
 ///
 /// # Errors
 ///

@@ -228,7 +228,7 @@ fn of_url(url: &str) -> Option<Crs> {
     of_code(authority, code)
 }
 
-/// Ranges in which all codes of EPSG (version 12) are those of projected systems, the longer ones.
+/// Ranges of codes that EPSG (version 12) gives to projected systems alone. Short ones are missing.
 const PROJECTED: [(u32, u32); 49] = [
     (2000, 3816),
     (3825, 3854),
@@ -281,7 +281,7 @@ const PROJECTED: [(u32, u32); 49] = [
     (20047, 32766),
 ];
 
-/// Ranges in which they are those of geographic systems of two dimensions, and some single codes.
+/// Ranges of codes that it gives to geographic systems of two dimensions alone.
 const GEOGRAPHIC: [(u32, u32); 33] = [
     (4001, 4016),
     (4018, 4025),

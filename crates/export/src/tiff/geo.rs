@@ -67,7 +67,7 @@ pub fn tags(array: &Described, raster: &Raster, tags: &mut Tags) {
         }
         None => {}
     }
-    // GDAL takes keys without a system for those of an unnamed one
+    // GDAL takes keys without a system for an unnamed system
     if let Some(system) = system(array).filter(|_| raster.is_map(array)) {
         tags.insert(GEO_KEYS, TagValue::Short(geo_keys(system)));
     }
