@@ -584,21 +584,25 @@ impl Hierarchy {
         }))
     }
 
+    /// Returns whether a key has the document of a group of v2, or may have it.
+    fn may_be_old_group(&self, key: &Key) -> bool {
+        !matches!(self.stat(&key.join(ZGROUP)), Ok(None))
+    }
+
     /// Finds the document of v1 or v2 that defines an array.
     fn old_document_of_array(&self, key: &Key) -> Result<Option<(DocumentKind, Key, Stat)>> {
         let zarray = key.join(ZARRAY);
         if let Some(stat) = self.stat(&zarray)? {
             return Ok(Some((DocumentKind::V2, zarray, stat)));
         }
-        let is_group = || !matches!(self.stat(&key.join(ZGROUP)), Ok(None));
         // a v1 store has one array, at its root
         let is_root = self.is_store_root(key);
-        if is_root && is_group() {
+        if is_root && self.may_be_old_group(key) {
             return Ok(None);
         }
         let document = key.join(REMOVED);
         let removed = self.stat(&document)?;
-        if !is_root && (removed.is_none() || is_group()) {
+        if !is_root && (removed.is_none() || self.may_be_old_group(key)) {
             return Ok(None);
         }
         if let Some(stat) = removed {
@@ -672,8 +676,9 @@ impl Hierarchy {
     }
 
     fn parse(&self, key: &Key, text: &[u8], form: DocumentKind, version: &Version) -> Parsed {
-        let parse = || self.metadata(text, form);
-        let metadata = self.arrays.metadata(text, form, parse)?;
+        let metadata = self
+            .arrays
+            .metadata(text, form, || self.metadata(text, form))?;
         let array = Array::without_chunks(
             key.clone(),
             metadata,

@@ -71,7 +71,7 @@ impl TiffFile {
                 let why = "a mask of pixels that are not valid, which an array does not have";
                 return Err(Error::invalid(why).context(format!("page {number}")));
             }
-            // it can be made again
+            // a page of lower resolution can be made again
             if kind & IS_REDUCED != 0 {
                 continue;
             }

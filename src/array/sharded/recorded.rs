@@ -107,7 +107,7 @@ impl RecordedChunk {
             .filter_map(|record| Some((Self::of_record(record, spill, &mut spilled)?, record)))
             .collect();
         found.sort_by_key(|(chunk, _)| chunk.order);
-        // records of this process stand for their chunks if it is killed before it removes the old
+        // a successor must take the records of this process for the later ones, if it finds both
         if let Some((last, _)) = found.last() {
             pending::continue_after(last.order);
         }
@@ -193,7 +193,7 @@ impl Array {
         let base = recorded.written.as_ref().map(|_| Version::Pending(0));
         let written = recorded.written.as_ref();
         let bytes = recorded.bytes?;
-        // the record of an earlier version, if the daemon was killed before it was removed
+        // a daemon that was killed before it removed the record of an earlier version left both
         let object = chunks.outer_shard(self, chunk).number;
         if let Some(earlier) = chunks.pending().get(object, chunk) {
             chunks

@@ -386,8 +386,8 @@ fn damage_affects_only_its_chunk_or_its_shard() {
     }
 }
 
-/// "Of two records of a chunk, the later one stands for it": a daemon is killed between the record
-/// of a new version and the removal of the old record.
+/// "Of two records of a chunk, the later one stands for it": a daemon leaves two if it is killed
+/// after it has recorded a new version and before it removes the old record.
 #[test]
 fn of_two_records_of_a_chunk_the_later_one_stands() {
     let store = Arc::new(MemoryStore::default());

@@ -118,7 +118,7 @@ impl TiffForm {
             );
             return Err(Error::invalid(why));
         }
-        // libtiff heeds it with these alone
+        // libtiff ignores the predictor of blocks that are not compressed, or by PackBits
         if compression == NONE || compression == PACK_BITS {
             predictor = 1;
         }

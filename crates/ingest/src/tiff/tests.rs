@@ -138,7 +138,8 @@ fn boxes_are_parts_of_blocks() {
             for (i, j) in (0..3).flat_map(|i| [(i, 0), (i, 1)]) {
                 blocks.push((bytes.len() as u64, 2 * 4 * within));
                 for n in 0..2 * 4 * within {
-                    let (y, x) = (i * 2 + n / within / 4, j * 4 + n / within % 4);
+                    let y = i * 2 + n / within / 4;
+                    let x = j * 4 + n / within % 4;
                     bytes.push(pixel(plane + n % within, y, x));
                 }
             }

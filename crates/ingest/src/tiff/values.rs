@@ -282,15 +282,18 @@ fn undo_prediction(form: &TiffForm, predictor: u64, row: &mut [u8]) {
 
 /// Adds to each integer of `N` bytes the one before it of the same sample.
 fn add_before<const N: usize>(row: &mut [u8], samples: usize) {
-    let number = |bytes: &[u8]| {
-        let mut wide = [0; 8];
-        wide[..N].copy_from_slice(&bytes[..N]);
-        u64::from_le_bytes(wide)
-    };
     for at in (samples * N..row.len()).step_by(N) {
-        let sum = number(&row[at - samples * N..]).wrapping_add(number(&row[at..]));
+        let before = little_endian::<N>(&row[at - samples * N..]);
+        let sum = before.wrapping_add(little_endian::<N>(&row[at..]));
         row[at..at + N].copy_from_slice(&sum.to_le_bytes()[..N]);
     }
+}
+
+/// Returns the integer in the first `N` bytes, at most eight.
+fn little_endian<const N: usize>(bytes: &[u8]) -> u64 {
+    let mut wide = [0; 8];
+    wide[..N].copy_from_slice(&bytes[..N]);
+    u64::from_le_bytes(wide)
 }
 
 #[cfg(test)]
