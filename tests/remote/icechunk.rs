@@ -75,9 +75,11 @@ impl IceBucket {
             !is_chunk(request) || chunks == 0
         });
         // after a second a mount asks again for its branch, whatever the time to live
-        let is_check = |request: &String| request.starts_with("HEAD ");
-        let mut checks = HashSet::new();
-        requests.retain(|request| !is_check(request) || checks.insert(request.clone()));
+        let mut asked = HashSet::new();
+        requests.retain(|request| {
+            let (method, path) = request.split_once(' ').unwrap();
+            asked.insert(path.to_string()) || method != "HEAD"
+        });
         requests
     }
 }
