@@ -71,9 +71,12 @@ impl Change<'_> {
                     self.writer.put_chunk(&array, chunk, content.text.bytes())
                 })
             }
-            Node::Value(key) => self.store_value(key, &content.text),
-            Node::Ingested(path) => match &content.text {
-                DraftBytes::File(file) => self.store_ingested(path, file),
+            Node::Value(key) => self.store_value(key, &mut content.text),
+            Node::Ingested(path) => match &mut content.text {
+                DraftBytes::File(file) => {
+                    let file = file.flushed().context(path);
+                    file.and_then(|file| self.store_ingested(path, file))
+                }
                 DraftBytes::Memory { .. } => Ok(()),
             },
             _ => Ok(()),
@@ -84,9 +87,12 @@ impl Change<'_> {
     }
 
     /// Stores a plain key or an encoded value.
-    fn store_value(&self, key: &Key, text: &DraftBytes) -> Result<()> {
+    fn store_value(&self, key: &Key, text: &mut DraftBytes) -> Result<()> {
         match (self.tree.encoded_value(key)?, text) {
-            (Some(value), DraftBytes::File(file)) => self.writer.replace_encoded(&value, file),
+            (Some(value), DraftBytes::File(file)) => {
+                let file = file.flushed().context(key)?;
+                self.writer.replace_encoded(&value, file)
+            }
             (Some(value), DraftBytes::Memory { bytes, .. }) => self
                 .writer
                 .replace_encoded(&value, &self.arrays.file_of(bytes)?),

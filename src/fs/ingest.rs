@@ -293,11 +293,12 @@ impl Change<'_> {
             return;
         };
         content.changed = false;
-        let put = match &content.text {
-            DraftBytes::File(file) => {
-                let pieces = [ValuePiece::File(file, 0..content.len)];
+        let len = content.len;
+        let put = match &mut content.text {
+            DraftBytes::File(file) => file.flushed().and_then(|file| {
+                let pieces = [ValuePiece::File(file, 0..len)];
                 self.store().put_pieces(&kept, &pieces, Replaces::Anything)
-            }
+            }),
             DraftBytes::Memory { bytes, .. } => self.store().put(&kept, bytes).map(Some),
         };
         self.stats.problem(match put {

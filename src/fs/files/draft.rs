@@ -3,6 +3,7 @@
 //! draft is shared by all processes that have the file open for writing, and becomes the file as a
 //! whole when it is closed.
 
+mod buffered_file;
 mod bytes;
 
 pub use bytes::DraftBytes;
@@ -13,6 +14,7 @@ use crate::fs::tree::Tree;
 use crate::fs::tree::{Attributes, Node};
 use crate::fs::write::WriteMode;
 use crate::fs::{Change, Fs, KernelPages};
+use buffered_file::BufferedFile;
 use std::collections::HashMap;
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -129,7 +131,7 @@ impl Drafts {
         let content = DraftContent {
             is_complete: !exists,
             permissions,
-            ..DraftContent::new(DraftBytes::File(file), !exists)
+            ..DraftContent::new(DraftBytes::File(BufferedFile::new(file)), !exists)
         };
         self.insert(node, inode, i64::MAX as u64, content)
     }
@@ -301,20 +303,61 @@ impl Draft {
             let why = "holds encoded chunks, which can't be changed in part: truncate it and write it anew, as a whole";
             return Err(Error::new(Kind::System(libc::EPERM), why).context(self.node().path()));
         }
-        if end > content.len {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.check_limit(end)?;
+        if end > content.len && matches!(content.text, DraftBytes::Memory { .. }) {
             self.resize(&mut content, end)?;
         }
-        if !data.is_empty() {
-            content.text.write(offset as usize, data)?;
-            content.touch();
+        content.text.write(offset as usize, data)?;
+        content.len = content.len.max(end);
+        content.touch();
+        Ok(())
+    }
+
+    /// Writes bytes that wait in memory. Returns `None` if the write may have to wait.
+    fn write_to_buffer(&self, offset: u64, data: &[u8]) -> Option<usize> {
+        let mut content = self.try_lock()?;
+        let end = offset.checked_add(data.len() as u64)?;
+        let may_write = content.is_complete && content.fate != Fate::Taken && !data.is_empty();
+        if !may_write || end > self.limit {
+            return None;
+        }
+        let DraftBytes::File(file) = &mut content.text else {
+            return None;
+        };
+        if !file.try_write(offset, data) {
+            return None;
+        }
+        content.len = content.len.max(end);
+        content.touch();
+        Some(data.len())
+    }
+
+    /// Reads bytes that are in memory, or beyond the end. Returns `None` if the content is just
+    /// being stored, or a read may have to wait.
+    fn read_buffered(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Option<FoundBytes> {
+        let content = self.try_lock()?;
+        let DraftBytes::File(file) = &content.text else {
+            return None;
+        };
+        let len = content.len.saturating_sub(offset).min(len as u64);
+        out.clear();
+        out.resize(len as usize, 0);
+        let is_read = content.is_complete && (len == 0 || file.try_read(offset, out));
+        is_read.then_some(FoundBytes::Copied)
+    }
+
+    fn check_limit(&self, len: u64) -> Result<()> {
+        if len > self.limit {
+            return Err(Error::system(libc::EFBIG).context(self.node().path()));
         }
         Ok(())
     }
 
     fn resize(&self, content: &mut DraftContent, len: u64) -> Result<()> {
-        if len > self.limit {
-            return Err(Error::system(libc::EFBIG).context(self.node().path()));
-        }
+        self.check_limit(len)?;
         let resized = content.text.resize(len as usize);
         resized.map_err(|e| e.context(self.node().path()))?;
         content.len = len;
@@ -364,16 +407,17 @@ impl OpenFile for Draft {
         wait: Wait,
         out: &mut Vec<u8>,
     ) -> Result<FoundBytes> {
-        // the content is locked while it is stored
         if wait == Wait::Never {
-            return Ok(FoundBytes::MustWait);
+            let read = self.read_buffered(offset, len, out);
+            return Ok(read.unwrap_or(FoundBytes::MustWait));
         }
-        let content = self.lock();
-        match &content.text {
+        let mut content = self.lock();
+        let is_complete = content.is_complete;
+        match &mut content.text {
             DraftBytes::Memory { bytes, .. } => return Ok(copy_range(bytes, offset, len, out)),
-            DraftBytes::File(file) if content.is_complete => {
+            DraftBytes::File(file) if is_complete => {
                 out.resize(len, 0);
-                read_at(file, offset, out)?;
+                read_at(file.flushed()?, offset, out)?;
             }
             DraftBytes::File(_) => {
                 let key = self.node().path();
@@ -393,7 +437,7 @@ impl OpenFile for Draft {
         mode: WriteMode,
     ) -> Result<Option<usize>> {
         if mode.wait == Wait::Never {
-            return Ok(None);
+            return Ok(self.write_to_buffer(offset, data));
         }
         let written = self.write_at(offset, data);
         if let Err(e) = &written

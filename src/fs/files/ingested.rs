@@ -50,10 +50,10 @@ impl BegunDrafts {
 impl Draft {
     /// Returns whether the file is empty, or a header without items, and was not removed.
     fn is_begun(&self) -> bool {
-        let content = self.lock();
+        let mut content = self.lock();
         content.changed
-            && match &content.text {
-                DraftBytes::File(file) => Incoming::is_begun(file),
+            && match &mut content.text {
+                DraftBytes::File(file) => file.flushed().is_ok_and(Incoming::is_begun),
                 DraftBytes::Memory { .. } => false,
             }
     }

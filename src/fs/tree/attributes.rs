@@ -32,7 +32,7 @@ pub struct Attributes {
     pub modified: SystemTime,
     /// When the stored data or its attributes have changed last.
     pub changed: SystemTime,
-    /// Preferred size of a read in bytes.
+    /// Preferred size of a read or write in bytes.
     pub block_size: u32,
     /// The permissions of the stored files that the node is made of; `None` if the store has no
     /// modes.
@@ -224,7 +224,8 @@ impl Tree {
     }
 
     /// Returns the attributes of a file of `size` bytes that need not be stored yet. The caller
-    /// sets the inode number.
+    /// sets the inode number. Its block size does not depend on its size, which grows: programs such
+    /// as netCDF-C write in blocks of the size that they find at the beginning.
     pub fn file_attributes(
         &self,
         size: u64,
@@ -232,7 +233,10 @@ impl Tree {
         permissions: Option<Permissions>,
     ) -> Attributes {
         let node = Node::Value(Key::root());
-        self.made(&node, size, size.div_ceil(512), modified, permissions)
+        Attributes {
+            block_size: BLOCK_SIZE,
+            ..self.made(&node, size, size.div_ceil(512), modified, permissions)
+        }
     }
 
     /// Returns the attributes of a directory that was removed, or `None` for a file.

@@ -1,8 +1,7 @@
 //! The bytes of a draft, in memory or in an unnamed file.
 
+use super::buffered_file::BufferedFile;
 use std::borrow::Cow;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::memory::{self, Grant};
@@ -22,7 +21,7 @@ pub enum DraftBytes {
         memory: Grant,
     },
     /// An unnamed file.
-    File(File),
+    File(BufferedFile),
 }
 
 impl DraftBytes {
@@ -34,7 +33,8 @@ impl DraftBytes {
             memory::reserve(&mut bytes, size)?;
             return Ok(DraftBytes::Memory { bytes, memory });
         }
-        Ok(DraftBytes::File(unnamed_file(directory)?))
+        let file = unnamed_file(directory)?;
+        Ok(DraftBytes::File(BufferedFile::new(file)))
     }
 
     /// Returns the bytes in memory; an empty slice for a file.
@@ -53,7 +53,7 @@ impl DraftBytes {
     pub fn resize(&mut self, len: usize) -> Result<()> {
         let (bytes, memory) = match self {
             DraftBytes::Memory { bytes, memory } => (bytes, memory),
-            DraftBytes::File(file) => return Ok(file.set_len(len as u64)?),
+            DraftBytes::File(file) => return file.set_len(len as u64),
         };
         let before = memory.bytes();
         let counted = memory
@@ -86,7 +86,7 @@ impl DraftBytes {
                 bytes[offset..end].copy_from_slice(data);
                 Ok(())
             }
-            DraftBytes::File(file) => Ok(file.write_all_at(data, offset as u64)?),
+            DraftBytes::File(file) => file.write(offset as u64, data),
         }
     }
 
@@ -96,7 +96,7 @@ impl DraftBytes {
             DraftBytes::Memory { bytes, .. } => {
                 out.copy_from_slice(&bytes[offset..offset + out.len()])
             }
-            DraftBytes::File(file) => file.read_exact_at(out, offset as u64)?,
+            DraftBytes::File(file) => file.read(offset as u64, out)?,
         }
         Ok(())
     }
