@@ -12,6 +12,7 @@ use crate::support::tracer;
 use crate::support::{announce, close, errno, memory_directory, unfinished_files, unmount};
 use std::collections::HashSet;
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -268,4 +269,40 @@ fn an_unmount_that_cannot_store_everything_fails() {
     session.history.acknowledge();
     session.history.check().assert_none();
     assert_eq!(unfinished_files(disk.path()), [] as [String; 0]);
+}
+
+/// Small writes to a file that becomes an array wait in memory, where there is no lack of space:
+/// the close has its error, nothing of an array is seen, and a second copy is stored.
+#[test]
+fn a_full_spill_directory_is_an_error_of_close() {
+    let Some(disk) = SmallDisk::new("300k") else {
+        return;
+    };
+    let store = tempfile::tempdir().unwrap();
+    std::fs::write(store.path().join(".zgroup"), "{\"zarr_format\": 2}").unwrap();
+    let spill = disk.path().to_str().unwrap();
+    let daemon = Daemon::start(store.path(), &["--ingest=npy", "--spill-dir", spill]);
+    let items = pattern(1, 400 << 10);
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    let form = format!(
+        "{{'descr': '|u1', 'fortran_order': False, 'shape': ({},), }}",
+        items.len()
+    );
+    bytes.extend(format!("{form:117}\n").bytes());
+    bytes.extend(&items);
+    let path = daemon.path().join("a.npy");
+    let copied = || {
+        let mut file = File::create(&path)?;
+        for piece in bytes.chunks(4 << 10) {
+            file.write_all(piece).expect("a small write needs no space");
+        }
+        close(file)
+    };
+    assert_eq!(errno(copied()), "ENOSPC");
+    assert!(!path.exists() && !store.path().join("a").exists());
+    disk.resize("4m");
+    copied().unwrap();
+    let array = daemon.path().join("a/data.raw");
+    assert!(std::fs::read(array).unwrap() == items);
+    assert!(daemon.unmount().success());
 }
