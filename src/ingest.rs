@@ -27,7 +27,7 @@ use zarrfs_base::spill_file::unnamed_file;
 use zarrfs_base::stats::Stats;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::{ZARR_JSON, ZARRAY, ZATTRS, ZGROUP, ZMETADATA};
-use zarrfs_ingest::{Incoming, IncomingArray, IncomingGroup};
+use zarrfs_ingest::{FileFormat, Incoming, IncomingArray, IncomingGroup};
 use zarrfs_store::{EntryKind, Key, Store, StoreExt};
 
 /// Memory in bytes of a chunk in a shard until the shard is put: its place, also in the index.
@@ -179,7 +179,7 @@ impl Ingest<'_> {
     fn key(&self, at: &Key, name: &str) -> Result<Key> {
         let mut key = at.clone();
         // a name of classic netCDF has no slash, or is no key
-        let is_path = self.incoming.is_hdf5();
+        let is_path = self.incoming.format() == FileFormat::Hdf5;
         for name in name.split(|c| c == '/' && is_path) {
             if name.starts_with('.') {
                 let why = format!("{name:?}: names that begin with a dot are hidden in a store");

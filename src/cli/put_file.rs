@@ -85,12 +85,7 @@ fn ending<'a>(path: &'a Path, incoming: &Incoming) -> &'a str {
     let fits = |ending: &&str| {
         FileFormat::of_ending(ending).is_some_and(|format| format.may_hold(incoming))
     };
-    let usual = if incoming.is_tiff() {
-        FileFormat::Tiff
-    } else {
-        FileFormat::Hdf5
-    };
-    own.filter(fits).unwrap_or(usual.id())
+    own.filter(fits).unwrap_or(incoming.format().id())
 }
 
 /// Returns the layout for a store whose nodes above `key` have the format `stored`.

@@ -31,20 +31,19 @@ const STRINGS: &str = "vlen-utf8";
 /// of a mount show it nowhere, so that it marks a node without a change of what programs see.
 const MAKER: &str = "_NCProperties";
 
-/// The start of the mark, up to the version of zarrfs; what the end of the name of a file of HDF5
-/// or of TIFF follows; and what the name of the unlimited dimension follows, if there is one.
+/// The start of the mark, up to the version of zarrfs, and what the name of the unlimited dimension
+/// follows, if there is one.
 const MARK: &str = "version=2,zarrfs-ingest=";
-const HDF5: &str = ",hdf5=";
-const TIFF: &str = ",tiff=";
 const RECORD: &str = ",unlimited=";
+
+/// The formats that a mark names, and what the end of the name of the file follows.
+const NAMED: [(FileFormat, &str); 2] = [(FileFormat::Hdf5, ",hdf5="), (FileFormat::Tiff, ",tiff=")];
 
 /// What the mark of a node says of the file that it was.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileMark<'a> {
-    /// The end of the name of a file of HDF5; `None` for other formats.
-    pub hdf5: Option<&'a str>,
-    /// The same of TIFF.
-    pub tiff: Option<&'a str>,
+    /// The format and the end of the name of the file; `None` for classic netCDF and NPY.
+    pub origin: Option<(FileFormat, &'a str)>,
     /// The name of the unlimited dimension.
     pub unlimited: Option<&'a str>,
 }
@@ -58,11 +57,11 @@ impl<'a> FileMark<'a> {
             Some((rest, name)) => (rest, Some(name)),
             None => (rest, None),
         };
-        Some(FileMark {
-            hdf5: rest.split_once(HDF5).map(|(_, ending)| ending),
-            tiff: rest.split_once(TIFF).map(|(_, ending)| ending),
-            unlimited,
-        })
+        let origin = NAMED.into_iter().find_map(|(format, word)| {
+            let (_, ending) = rest.split_once(word)?;
+            Some((format, ending))
+        });
+        Some(FileMark { origin, unlimited })
     }
 }
 
@@ -70,11 +69,9 @@ impl<'a> FileMark<'a> {
 /// its unlimited dimension if it is shown as classic netCDF, since no container of HDF5 has one.
 pub fn mark(attributes: &mut Map<String, Value>, incoming: &Incoming, ending: &str) {
     let mut text = format!("{MARK}{}", env!("CARGO_PKG_VERSION"));
-    if incoming.is_hdf5() {
-        text += &format!("{HDF5}{ending}");
-    }
-    if incoming.is_tiff() {
-        text += &format!("{TIFF}{ending}");
+    let mut named = NAMED.into_iter();
+    if let Some((_, word)) = named.find(|(format, _)| *format == incoming.format()) {
+        text += &format!("{word}{ending}");
     }
     let is_netcdf = FileFormat::of_ending(ending) == Some(FileFormat::Netcdf);
     if let Some(record) = incoming.record().filter(|_| is_netcdf) {

@@ -72,12 +72,8 @@ impl FileFormat {
 
     /// Returns whether a file of this format may have this content.
     pub fn may_hold(self, incoming: &Incoming) -> bool {
-        match incoming.content {
-            Content::Classic(_) => self == FileFormat::Netcdf,
-            Content::Npy(_) => self == FileFormat::Npy,
-            Content::Hdf5(_) => matches!(self, FileFormat::Netcdf | FileFormat::Hdf5),
-            Content::Tiff(_) => self == FileFormat::Tiff,
-        }
+        let is_netcdf4 = self == FileFormat::Netcdf && incoming.format() == FileFormat::Hdf5;
+        self == incoming.format() || is_netcdf4
     }
 }
 
@@ -215,14 +211,14 @@ impl Incoming {
         !matches!(self.content, Content::Npy(_) | Content::Tiff(_))
     }
 
-    /// Returns whether the file is one of TIFF.
-    pub fn is_tiff(&self) -> bool {
-        matches!(self.content, Content::Tiff(_))
-    }
-
-    /// Returns whether the file is one of HDF5.
-    pub fn is_hdf5(&self) -> bool {
-        matches!(self.content, Content::Hdf5(_))
+    /// Returns the format of the content: netCDF-4 is HDF5.
+    pub fn format(&self) -> FileFormat {
+        match self.content {
+            Content::Classic(_) => FileFormat::Netcdf,
+            Content::Npy(_) => FileFormat::Npy,
+            Content::Hdf5(_) => FileFormat::Hdf5,
+            Content::Tiff(_) => FileFormat::Tiff,
+        }
     }
 
     /// Returns the number of arrays.

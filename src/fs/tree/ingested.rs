@@ -55,22 +55,26 @@ impl IngestRules {
         let Some(mark) = FileMark::of(&attributes) else {
             return Ok(None);
         };
-        let format = match mark.unlimited {
-            None if mark.hdf5.is_some() => GroupFormat::Hdf5,
-            _ => GroupFormat::Netcdf,
-        };
-        let of_array = match mark.tiff {
-            Some(own) => (own, Format::Tiff),
-            None => (FileFormat::Npy.id(), Format::Npy),
-        };
-        let node = if found.is_group() && mark.hdf5.unwrap_or(FileFormat::Netcdf.id()) == ending {
-            Some(Node::Dataset(key.clone(), format))
-        } else if found.array().is_some() && of_array.0 == ending {
-            Some(Node::Header(key.clone(), of_array.1))
+        let usual = if found.is_group() {
+            FileFormat::Netcdf
         } else {
-            None
+            FileFormat::Npy
         };
-        Ok(node)
+        let (format, own) = mark.origin.unwrap_or((usual, usual.id()));
+        if own != ending {
+            return Ok(None);
+        }
+        let shown = match (format, mark.unlimited) {
+            (FileFormat::Npy, _) => Node::Header(key.clone(), Format::Npy),
+            (FileFormat::Tiff, _) => Node::Header(key.clone(), Format::Tiff),
+            (FileFormat::Hdf5, None) => Node::Dataset(key.clone(), GroupFormat::Hdf5),
+            _ => Node::Dataset(key.clone(), GroupFormat::Netcdf),
+        };
+        let is_there = match shown {
+            Node::Dataset(..) => found.is_group(),
+            _ => found.array().is_some(),
+        };
+        Ok(is_there.then_some(shown))
     }
 }
 

@@ -45,9 +45,8 @@ pub struct TiffForm {
 pub struct ItemKind {
     /// The letter of the dtype.
     pub letter: char,
-    /// The size in the file in bytes, and the size of the parts that have a byte order.
+    /// The size in the file in bytes.
     pub size: usize,
-    pub part: usize,
 }
 
 /// A page of the form.
@@ -131,7 +130,7 @@ impl TiffForm {
         }
         let is_known = match predictor {
             1 => true,
-            2 => kind.part == kind.size,
+            2 => kind.letter != 'c',
             3 => kind.letter == 'f',
             _ => false,
         };
@@ -237,7 +236,6 @@ fn item_kind(formats: &[u64], bits: &[u64]) -> Result<ItemKind> {
     let kind = letter.map(|(letter, _)| ItemKind {
         letter: *letter,
         size: size as usize / 8,
-        part: size as usize / if *letter == 'c' { 16 } else { 8 },
     });
     let is_known = |kind: &ItemKind| match kind.letter {
         'u' | 'i' => [8, 16, 32, 64].contains(&size),

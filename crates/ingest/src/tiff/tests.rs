@@ -120,7 +120,6 @@ fn boxes_are_parts_of_blocks() {
         kind: form::ItemKind {
             letter: 'u',
             size: 1,
-            part: 1,
         },
         is_big_endian: false,
         block: [2, 4],
@@ -260,7 +259,6 @@ fn chunks_are_strips_and_tiles() {
         kind: form::ItemKind {
             letter: 'u',
             size: 2,
-            part: 2,
         },
         is_big_endian: false,
         block,
