@@ -60,10 +60,17 @@ impl BufferedFile {
         true
     }
 
+    /// Makes room for the buffer. Returns `false` if there is no memory.
     fn reserve(&mut self) -> bool {
-        self.memory.bytes() > 0
-            || self.memory.grow(CAPACITY).is_ok()
-                && memory::reserve(&mut self.buffer, CAPACITY).is_ok()
+        if self.memory.bytes() > 0 {
+            return true;
+        }
+        let has_room = self.memory.grow(CAPACITY).is_ok()
+            && memory::reserve(&mut self.buffer, CAPACITY).is_ok();
+        if !has_room {
+            self.memory = Grant::default();
+        }
+        has_room
     }
 
     /// Writes bytes, and zeros over a gap before them. May block, also where the bytes go to the
