@@ -1,6 +1,6 @@
-//! An unnamed file whose last written bytes wait in memory. A write to a file may block, and needs a
-//! thread that may: netCDF-C writes 8 KiB at a time, and reads as much before each write. This module
-//! must not know what the bytes are.
+//! An unnamed file whose last written bytes wait in memory. A write to a file may block, and needs
+//! a thread that may: netCDF-C writes 8 KiB at a time, and reads as much before each write. This
+//! module must not know what the bytes are.
 //!
 //! **The file with the buffer over it is the content**: whoever uses the file itself takes it from
 //! [`BufferedFile::flushed`].
@@ -16,7 +16,8 @@ const CAPACITY: usize = 256 << 10;
 /// Maximum number of bytes of a write that is worth a copy.
 const SMALL: usize = 64 << 10;
 
-/// A file and a buffer of its last small writes, each of which continues or overwrites those before.
+/// A file and a buffer of its last small writes, each of which continues or overwrites the ones
+/// before.
 pub struct BufferedFile {
     file: File,
     /// Offset of the buffer in the file in bytes.
