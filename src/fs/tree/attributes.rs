@@ -224,8 +224,8 @@ impl Tree {
     }
 
     /// Returns the attributes of a file of `size` bytes that need not be stored yet. The caller
-    /// sets the inode number. Its block size does not depend on its size, which grows: programs such
-    /// as netCDF-C write in blocks of the size that they find at the beginning.
+    /// sets the inode number. The block size is the same for any `size`, since the file may grow,
+    /// and stdio writes in blocks of the size that it finds at the beginning.
     pub fn file_attributes(
         &self,
         size: u64,
