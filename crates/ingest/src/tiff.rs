@@ -196,7 +196,7 @@ fn dense_place(form: &TiffForm, pages: &[TiffPage], shape: &[u64]) -> Option<Fil
     let is_plain = pages
         .iter()
         .all(|page| page.compression == compression::NONE);
-    let has_parts = form.kind.letter == 'c' && form.is_big_endian;
+    let has_parts = form.kind.part() != form.kind.size && form.is_big_endian;
     if !is_plain || has_parts || form.is_tiled || form.kind.is_half() {
         return None;
     }

@@ -61,6 +61,15 @@ pub struct TiffPage {
 }
 
 impl ItemKind {
+    /// Returns the size in bytes of the parts that have a byte order.
+    pub fn part(self) -> usize {
+        if self.letter == 'c' {
+            self.size / 2
+        } else {
+            self.size
+        }
+    }
+
     /// Returns whether items are half floats, which become floats of 32 bits: no TIFF file of a
     /// mount has half floats.
     pub fn is_half(self) -> bool {
@@ -130,7 +139,7 @@ impl TiffForm {
         }
         let is_known = match predictor {
             1 => true,
-            2 => kind.letter != 'c',
+            2 => kind.part() == kind.size,
             3 => kind.letter == 'f',
             _ => false,
         };

@@ -3,7 +3,7 @@
 //! must not know tags or attributes.
 
 use super::compression::decompress;
-use super::form::{ItemKind, TiffForm, TiffPage};
+use super::form::{TiffForm, TiffPage};
 use crate::place::advance;
 use crate::{FilePlace, byte_count};
 use std::collections::VecDeque;
@@ -254,7 +254,8 @@ impl BoxPart {
 /// Makes a row of a block little-endian items. Sources: TIFF 6.0, section 14; Adobe Photoshop TIFF
 /// Technical Note 3.
 fn undo_prediction(form: &TiffForm, predictor: u64, row: &mut [u8]) {
-    let ItemKind { size, part, .. } = form.kind;
+    let size = form.kind.size;
+    let part = form.kind.part();
     let samples = form.samples_of_block();
     if predictor == 3 {
         add_before::<1>(row, samples);
