@@ -39,10 +39,10 @@ impl BufferedFile {
         }
     }
 
-    /// Writes to the buffer alone. Returns `false` if the bytes are too many, have no place beside
-    /// those in the buffer, or there is no memory.
+    /// Writes to the buffer alone. Returns `false` if there is none, the bytes are too many, or they
+    /// have no place beside the bytes in the buffer.
     pub fn try_write(&mut self, offset: u64, data: &[u8]) -> bool {
-        if data.len() > SMALL || !self.reserve() {
+        if data.len() > SMALL || self.memory.bytes() == 0 {
             return false;
         }
         if self.buffer.is_empty() {
@@ -61,19 +61,6 @@ impl BufferedFile {
         true
     }
 
-    /// Makes room for the buffer. Returns `false` if there is no memory.
-    fn reserve(&mut self) -> bool {
-        if self.memory.bytes() > 0 {
-            return true;
-        }
-        let has_room = self.memory.grow(CAPACITY).is_ok()
-            && memory::reserve(&mut self.buffer, CAPACITY).is_ok();
-        if !has_room {
-            self.memory = Grant::default();
-        }
-        has_room
-    }
-
     /// Writes bytes, and zeros over a gap before them. May block, also where the bytes go to the
     /// buffer.
     ///
@@ -81,6 +68,9 @@ impl BufferedFile {
     ///
     /// The bytes cannot be written, or those in the buffer, which stay there.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        if data.len() <= SMALL {
+            self.reserve();
+        }
         if self.try_write(offset, data) {
             return Ok(());
         }
@@ -89,6 +79,17 @@ impl BufferedFile {
             return Ok(());
         }
         Ok(self.file.write_all_at(data, offset)?)
+    }
+
+    /// Makes a buffer if there is memory to spare.
+    fn reserve(&mut self) {
+        if self.memory.bytes() == 0
+            && memory::check_available().is_ok()
+            && self.memory.grow(CAPACITY).is_ok()
+            && memory::reserve(&mut self.buffer, CAPACITY).is_err()
+        {
+            self.memory = Grant::default();
+        }
     }
 
     fn empty_buffer(&mut self) -> Result<()> {
@@ -163,9 +164,13 @@ mod tests {
             let mut plain: Vec<u8> = Vec::new();
             let mut next = 0;
             for (n, (kind, offset, len)) in steps.into_iter().enumerate() {
-                // half of the writes continue the one before
-                let offset = if kind % 2 == 0 { next } else { offset as usize };
                 let len = if kind < 6 { len % 9000 + 1 } else { len };
+                let offset = match kind {
+                    // the write continues the one before
+                    0..=2 => next,
+                    4 => offset as usize % (plain.len() + 1),
+                    _ => offset as usize,
+                };
                 match kind {
                     0..=3 | 6 => {
                         let data = vec![n as u8 + 1; len];
@@ -205,7 +210,7 @@ mod tests {
         let path = directory.path().join("file");
         std::fs::write(&path, "").unwrap();
         let mut buffered = BufferedFile::new(File::open(&path).unwrap());
-        assert!(buffered.try_write(0, b"first"));
+        buffered.write(0, b"first").unwrap();
         assert!(buffered.flushed().is_err() && buffered.set_len(0).is_err());
         assert!(buffered.write(100, b"apart").is_err());
         let mut out = [0; 5];
