@@ -417,7 +417,7 @@ impl OpenFile for Draft {
             DraftBytes::Memory { bytes, .. } => return Ok(copy_range(bytes, offset, len, out)),
             DraftBytes::File(file) if is_complete => {
                 out.resize(len, 0);
-                read_at(file.flushed()?, offset, out)?;
+                read_at(file.complete()?, offset, out)?;
             }
             DraftBytes::File(_) => {
                 let key = self.node().path();

@@ -3,9 +3,11 @@
 //! module must not know what the bytes are.
 //!
 //! **The file with the buffer over it is the content**: whoever uses the file itself takes it from
-//! [`BufferedFile::flushed`].
+//! [`BufferedFile::complete`].
 
+use rustix::io::{ReadWriteFlags, preadv2};
 use std::fs::File;
+use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::{self, Grant};
@@ -98,9 +100,16 @@ impl BufferedFile {
         Ok(())
     }
 
-    /// Copies bytes that are all in the buffer. Returns `false` if they are not.
+    /// Reads bytes that are all in the buffer, or in the kernel's pages of the file. Returns `false`
+    /// if a read may have to wait.
     pub fn try_read(&self, offset: u64, out: &mut [u8]) -> bool {
-        let at = offset.checked_sub(self.begin).map(|at| at as usize);
+        let filled = self.begin..self.begin + self.buffer.len() as u64;
+        if filled.end <= offset || offset + out.len() as u64 <= filled.start {
+            let len = out.len();
+            let mut parts = [IoSliceMut::new(out)];
+            return preadv2(&self.file, &mut parts, offset, ReadWriteFlags::NOWAIT) == Ok(len);
+        }
+        let at = offset.checked_sub(filled.start).map(|at| at as usize);
         let bytes = at.and_then(|at| self.buffer.get(at..at.checked_add(out.len())?));
         bytes.is_some_and(|bytes| {
             out.copy_from_slice(bytes);
@@ -131,16 +140,26 @@ impl BufferedFile {
     ///
     /// # Errors
     ///
-    /// Those of [`BufferedFile::flushed`].
+    /// Those of [`BufferedFile::complete`].
     pub fn set_len(&mut self, len: u64) -> Result<()> {
-        Ok(self.flushed()?.set_len(len)?)
+        Ok(self.complete()?.set_len(len)?)
+    }
+
+    /// Returns the file, which has all bytes.
+    ///
+    /// # Errors
+    ///
+    /// The bytes in the buffer cannot be written. They stay there.
+    pub fn complete(&mut self) -> Result<&File> {
+        self.empty_buffer()?;
+        Ok(&self.file)
     }
 
     /// Returns the file, which has all bytes, and gives up the buffer.
     ///
     /// # Errors
     ///
-    /// The bytes in the buffer cannot be written. They stay there.
+    /// Those of [`BufferedFile::complete`].
     pub fn flushed(&mut self) -> Result<&File> {
         self.empty_buffer()?;
         self.buffer = Vec::new();
