@@ -41,8 +41,8 @@ impl BufferedFile {
         }
     }
 
-    /// Writes to the buffer alone. Returns `false` if there is none, the bytes are too many, or they
-    /// have no place beside the bytes in the buffer.
+    /// Writes to the buffer alone. Returns `false` if there is none, the bytes are too many, or have
+    /// no place beside the bytes in the buffer.
     pub fn try_write(&mut self, offset: u64, data: &[u8]) -> bool {
         if data.len() > SMALL || self.memory.bytes() == 0 {
             return false;
@@ -100,8 +100,8 @@ impl BufferedFile {
         Ok(())
     }
 
-    /// Reads bytes that are all in the buffer, or in the kernel's pages of the file. Returns `false`
-    /// if a read may have to wait.
+    /// Reads bytes that are all in the buffer, or in the kernel's pages of the file. Returns
+    /// `false` if a read may have to wait.
     pub fn try_read(&self, offset: u64, out: &mut [u8]) -> bool {
         let filled = self.begin..self.begin + self.buffer.len() as u64;
         if filled.end <= offset || offset + out.len() as u64 <= filled.start {
