@@ -41,8 +41,8 @@ impl BufferedFile {
         }
     }
 
-    /// Writes to the buffer alone. Returns `false` if there is none, the bytes are too many, or have
-    /// no place beside the bytes in the buffer.
+    /// Writes to the buffer alone. Returns `false` if there is none, the bytes are too many, or
+    /// have no place beside the bytes in the buffer.
     pub fn try_write(&mut self, offset: u64, data: &[u8]) -> bool {
         if data.len() > SMALL || self.memory.bytes() == 0 {
             return false;
