@@ -271,8 +271,8 @@ fn an_unmount_that_cannot_store_everything_fails() {
     assert_eq!(unfinished_files(disk.path()), [] as [String; 0]);
 }
 
-/// Small writes to a file that becomes an array wait in memory, where there is no lack of space:
-/// the close has its error, nothing of an array is seen, and a second copy is stored.
+/// zarrfs keeps small writes to a file that becomes an array in memory at first. If the disk is full
+/// by then, the close returns the error, and no program sees an array. A second copy is stored.
 #[test]
 fn a_full_spill_directory_is_an_error_of_close() {
     let Some(disk) = SmallDisk::new("300k") else {

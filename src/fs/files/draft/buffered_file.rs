@@ -2,8 +2,8 @@
 //! a thread that may: netCDF-C writes 8 KiB at a time, and reads as much before each write. This
 //! module must not know what the bytes are.
 //!
-//! **The file with the buffer over it is the content**: whoever uses the file itself takes it from
-//! [`BufferedFile::complete`].
+//! **The bytes of the buffer take precedence over the bytes of the file.** A caller that needs the
+//! file itself calls [`BufferedFile::complete`], which empties the buffer first.
 
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::fs::File;
@@ -15,7 +15,7 @@ use zarrfs_base::memory::{self, Grant};
 /// Size of the buffer in bytes.
 const CAPACITY: usize = 256 << 10;
 
-/// Maximum number of bytes of a write that is worth a copy.
+/// Maximum size in bytes of a write that the buffer takes.
 const SMALL: usize = 64 << 10;
 
 /// A file and a buffer of its last small writes, each of which continues or overwrites the ones
@@ -53,7 +53,8 @@ impl BufferedFile {
         let Some(at) = offset.checked_sub(self.begin) else {
             return false;
         };
-        let (at, filled) = (at as usize, self.buffer.len());
+        let at = at as usize;
+        let filled = self.buffer.len();
         if at > filled || at + data.len() > CAPACITY {
             return false;
         }
@@ -63,12 +64,12 @@ impl BufferedFile {
         true
     }
 
-    /// Writes bytes, and zeros over a gap before them. May block, also where the bytes go to the
-    /// buffer.
+    /// Writes bytes, and zeros over a gap before them. The call may block, also if the buffer takes
+    /// the bytes.
     ///
     /// # Errors
     ///
-    /// The bytes cannot be written, or those in the buffer, which stay there.
+    /// The file system refuses the bytes, or the bytes of the buffer, which stay there.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         if data.len() <= SMALL {
             self.reserve();
@@ -125,7 +126,8 @@ impl BufferedFile {
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let filled = self.begin..self.begin + self.buffer.len() as u64;
         let end = offset + out.len() as u64;
-        let (from, to) = (filled.start.max(offset), filled.end.min(end));
+        let from = filled.start.max(offset);
+        let to = filled.end.min(end);
         if from >= to {
             return Ok(self.file.read_exact_at(out, offset)?);
         }
@@ -149,7 +151,7 @@ impl BufferedFile {
     ///
     /// # Errors
     ///
-    /// The bytes in the buffer cannot be written. They stay there.
+    /// The file system refuses the bytes of the buffer, which stay there.
     pub fn complete(&mut self) -> Result<&File> {
         self.empty_buffer()?;
         Ok(&self.file)
