@@ -428,12 +428,11 @@ impl Fs {
             _ => return Err(Error::system(libc::EISDIR)),
         };
         let opened = self.insert(new);
-        let writers = node.flat().map_or(0, |key| {
-            self.files.note_sharing(inode);
-            self.arrays.guards.writers(key, inode)
+        let is_written_while_shared = node.flat().is_some_and(|key| {
+            self.files.note_sharing(inode) && self.arrays.guards.writers(key, inode) > 0
         });
         Ok(OpenedFile {
-            has_other_writers: writers > usize::from(for_writing),
+            is_written_while_shared,
             has_lasting_attributes: node.chunk().is_some(),
             ..opened
         })
@@ -462,7 +461,7 @@ impl Fs {
         OpenedFile {
             handle,
             pages,
-            has_other_writers: false,
+            is_written_while_shared: false,
             has_lasting_attributes: false,
         }
     }

@@ -38,6 +38,7 @@ mod name_limit;
 mod namespace;
 mod notify;
 mod operations;
+mod page_reads;
 mod pause;
 mod replies;
 mod request_info;

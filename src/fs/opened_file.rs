@@ -34,9 +34,9 @@ pub struct OpenedFile {
     pub handle: u64,
     /// The pages that the kernel may keep.
     pub pages: KernelPages,
-    /// Whether other open files may write to the same file. Their writes may be in flight while the
-    /// file's pages are dropped.
-    pub has_other_writers: bool,
+    /// Whether the file is open more than once, also for writing. Writes may be in flight while one
+    /// of the openings drops its pages.
+    pub is_written_while_shared: bool,
     /// Whether the kernel may have kept attributes of the file, which the opening must drop.
     pub has_lasting_attributes: bool,
 }

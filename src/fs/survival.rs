@@ -338,7 +338,7 @@ impl Fs {
         let opened = OpenedFile {
             handle,
             pages: KernelPages::Fresh,
-            has_other_writers: false,
+            is_written_while_shared: false,
             has_lasting_attributes: false,
         };
         Some((attributes, opened))

@@ -1,20 +1,21 @@
 //! Notifies the kernel that attributes, pages or names that it may keep are out of date. This
 //! module handles inode numbers, and must not know what has changed.
 
+use super::page_reads::PageReads;
 use crate::fs::{Fs, GuardId, StalePages};
 use fuser::{INodeNo, Notifier};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
 use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
 use zarrfs_base::pool::{Pool, PoolGrowth};
 
-/// Maximum time between the moment when the kernel copies a write from its page and the moment when
-/// a thread takes the request.
-const IN_FLIGHT: Duration = Duration::from_secs(5);
+/// Maximum time for which a write waits until its pages are dropped. The kernel may hold the last
+/// one until the answer, if it did not have it before.
+const MAX_DROP: Duration = Duration::from_millis(20);
 
 /// Growth of the pool that notifies the kernel. A notification may wait for requests in flight of
 /// its file, and must not delay those of other files.
@@ -72,8 +73,7 @@ pub struct Notices {
     pool: Pool,
     /// Protects the map: the files whose pages are being dropped, by inode number.
     files: Mutex<HashMap<u64, NotifiedFile>>,
-    /// Protects the map: the time when pages of a file were last dropped, by inode number.
-    dropped: Mutex<HashMap<u64, Instant>>,
+    reads: PageReads,
 }
 
 /// A file whose pages are being dropped.
@@ -113,13 +113,13 @@ impl Countdown {
 impl Notices {
     /// Creates the queues, without a notification in flight.
     pub fn new(fs: Arc<Fs>, kernel: KernelConnection) -> Result<Self> {
-        let (files, dropped) = Default::default();
+        let (files, reads) = Default::default();
         Ok(Notices {
             fs,
             kernel,
             pool: Pool::growing("notify", 1, GROWTH)?,
             files,
-            dropped,
+            reads,
         })
     }
 
@@ -217,37 +217,57 @@ impl Notices {
         }
     }
 
-    fn drop_pages(&self, inode: u64, offset: i64, len: i64) {
-        self.record_drop(inode);
-        self.kernel.invalidate(inode, offset, len);
-        // record the later time, since the kernel may have waited for requests in flight
-        self.record_drop(inode);
+    /// Drops the kernel's pages that touch `len` bytes at `offset`, or, if `len` is 0, all from
+    /// `offset` on.
+    fn drop_pages(&self, inode: u64, offset: u64, len: usize) {
+        let end = if len == 0 {
+            u64::MAX
+        } else {
+            offset.saturating_add(len as u64)
+        };
+        let reads = self.reads.begin(inode, offset..end);
+        self.kernel.invalidate(inode, offset as i64, len as i64);
+        self.reads.end(inode, &reads);
     }
 
     /// Records that the kernel drops pages of a file, of which writes may be in flight.
     pub fn record_drop(&self, inode: u64) {
-        let mut dropped = lock(&self.dropped);
-        dropped.retain(|_, at| at.elapsed() < IN_FLIGHT);
-        dropped.insert(inode, Instant::now());
+        self.reads.dropped(inode);
     }
 
-    /// Returns whether pages of a file were dropped within the last [`IN_FLIGHT`]. Called when a
-    /// thread takes the request of a write.
-    ///
-    /// The kernel unlocks a page that is written as a whole before it sends the request. If the
-    /// page is dropped then and read again, the read may overtake the write, and old bytes would
-    /// stay in the page cache. After the answer, the pages of the write must then be dropped once
-    /// more.
-    pub fn were_dropped(&self, inode: u64) -> bool {
-        lock(&self.dropped)
-            .get(&inode)
-            .is_some_and(|at| at.elapsed() < IN_FLIGHT)
+    /// Records a read that was received: see [`super::page_reads`].
+    pub fn record_read(self: &Arc<Self>, inode: u64, offset: u64, len: usize) {
+        if !self
+            .reads
+            .read(inode, offset..offset.saturating_add(len as u64))
+        {
+            self.drop_all(vec![inode]);
+        }
     }
 
-    /// Drops the pages of a write that was answered.
-    pub fn drop_again(self: &Arc<Self>, inode: u64, offset: u64, len: usize) {
+    /// Returns whether a page may be older than a write that is applied now.
+    pub fn may_be_older(&self, inode: u64, offset: u64, len: usize) -> bool {
+        self.reads
+            .may_be_older(inode, offset..offset.saturating_add(len as u64))
+    }
+
+    /// Drops the pages of a write that was applied, and calls `reply`.
+    pub fn drop_before(
+        self: &Arc<Self>,
+        inode: u64,
+        offset: u64,
+        len: usize,
+        reply: impl FnOnce() + Send + 'static,
+    ) {
+        let (done, dropped) = mpsc::sync_channel(1);
         let notices = self.clone();
-        self.pool
-            .run(move || notices.drop_pages(inode, offset as i64, len.max(1) as i64));
+        self.pool.run(move || {
+            notices.drop_pages(inode, offset, len.max(1));
+            let _ = done.send(());
+        });
+        self.pool.run(move || {
+            let _ = dropped.recv_timeout(MAX_DROP);
+            reply();
+        });
     }
 }

@@ -235,7 +235,7 @@ impl Filesystem for FuseServer {
                     let sized = fs.set_size(inode.0, 0, Some(opened.handle));
                     sized.inspect_err(|_| fs.release(opened.handle))?;
                 }
-                if opened.pages == KernelPages::Fresh && opened.has_other_writers {
+                if opened.pages == KernelPages::Fresh && opened.is_written_while_shared {
                     notices.record_drop(inode.0);
                 }
                 let past_pages = is_write_only
@@ -281,6 +281,7 @@ impl Filesystem for FuseServer {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.notices.record_read(inode.0, offset, size as usize);
         let request = RequestInfo::of_bytes("read", inode, offset, size as usize);
         let bytes = (handle.0, offset, size as usize);
         let Some(reply) = answer_read(&self.fs, &request, bytes, Wait::Never, reply) else {
@@ -311,9 +312,7 @@ impl Filesystem for FuseServer {
         // the kernel sends no fsync for such a write; O_SYNC contains the bit of O_DSYNC
         let is_synced = modes.0 & libc::O_DSYNC != 0 && !is_mapped;
         let is_flat = self.fs.files().is_flat(handle);
-        let drops_again = is_flat
-            && !is_mapped
-            && (notices.were_dropped(inode.0) || self.fs.files().leaves_stale_pages(handle));
+        let fs = self.fs.clone();
         let answer = move |written, stale: Vec<StalePages>| {
             // other writes must be answered first: the kernel holds their pages until then, and a
             // notification waits for the pages
@@ -321,14 +320,17 @@ impl Filesystem for FuseServer {
                 return notices
                     .reply_after(stale, &[], move || finish(written, reply, send_written));
             }
-            // pages may have been dropped since: another thread may have answered a read before the
-            // bytes were applied
-            let drops_again = drops_again || is_flat && !is_mapped && notices.were_dropped(inode.0);
-            finish(written, reply, send_written);
-            if drops_again {
-                notices.drop_again(inode.0, offset, len);
+            let others = notices.clone();
+            let reply = move || {
+                finish(written, reply, send_written);
+                others.drop_stale(stale);
+            };
+            let leaves_stale_pages = fs.files().leaves_stale_pages(handle);
+            if !is_mapped && (leaves_stale_pages || notices.may_be_older(inode.0, offset, len)) {
+                notices.drop_before(inode.0, offset, len, reply);
+            } else {
+                reply();
             }
-            notices.drop_stale(stale);
         };
         if !is_synced && let Some(_pass) = self.pause.try_pass() {
             let change = self.fs.change();

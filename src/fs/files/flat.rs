@@ -216,16 +216,18 @@ impl Handles<dyn OpenFile> {
         true
     }
 
-    /// Records that the `data.raw` with this inode number may be open more than once.
-    pub fn note_sharing(&self, inode: u64) {
+    /// Records whether the `data.raw` with this inode number is open more than once, and returns it.
+    pub fn note_sharing(&self, inode: u64) -> bool {
         let open = self.matching(|file| file.as_flat().is_some_and(|flat| flat.inode == inode));
-        if open.len() > 1 {
+        let is_shared = open.len() > 1;
+        if is_shared {
             let flat = open.iter().filter_map(|file| file.as_flat());
             flat.for_each(|flat| flat.is_shared.store(true, Ordering::Relaxed));
         }
+        is_shared
     }
 
-    /// Returns whether pages of a write through this file must be dropped after its reply. The
+    /// Returns whether pages of a write through this file must be dropped before its reply. The
     /// kernel drops them before it sends a write past the page cache, and a reader that overtakes
     /// the write fills them again.
     pub fn leaves_stale_pages(&self, handle: u64) -> bool {

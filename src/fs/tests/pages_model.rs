@@ -149,7 +149,7 @@ struct Kernel {
     map: Option<Open>,
     /// Files whose pages a later notification drops, each with the guards to remove then.
     notices: Vec<(u64, Vec<GuardId>)>,
-    /// Whether pages of `data.raw` were dropped before: see `fuse::notify`.
+    /// Whether pages of `data.raw` were dropped before: see `fuse::page_reads`.
     were_dropped: bool,
     /// The value that each byte of the array must have.
     expected: Vec<u8>,
@@ -395,8 +395,8 @@ impl Kernel {
         }
     }
 
-    /// Queues the notifications of a cached write after its answer. With `again`, drops its pages:
-    /// see `fuse::notify`.
+    /// Answers a cached write, and queues its notifications. With `again`, drops its pages before:
+    /// see `fuse::page_reads`.
     fn end_write(&mut self, at: usize, data: &[u8], again: bool) {
         let stale = self.stale.take();
         self.notices
