@@ -30,7 +30,7 @@ use chunk_cache::{CacheKey, Slot};
 use lru::LruCache;
 use seek_points::SeekCache;
 use semaphore::Semaphore;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use write_back::{DIRTY_COST, DirtyChunk, ENCODERS, Reservations, WriteBacks};
@@ -74,8 +74,10 @@ struct State {
     dirty: HashMap<CacheKey, Arc<DirtyChunk>>,
     /// Decoded bytes of all dirty chunks.
     dirty_bytes: usize,
-    /// The fully written dirty chunks, in the order in which their last bytes were written.
-    fully_written: VecDeque<CacheKey>,
+    /// The dirty chunks by their numbers, oldest first.
+    dirty_by_age: BTreeMap<u64, Arc<DirtyChunk>>,
+    /// The numbers of the fully written dirty chunks.
+    fully_written: BTreeSet<u64>,
     /// Number of chunks that became dirty so far.
     dirtied: u64,
     /// The arrays with pending chunks, by their numbers.
@@ -167,7 +169,8 @@ impl Cache {
             reserved: Reservations::default(),
             dirty: HashMap::new(),
             dirty_bytes: 0,
-            fully_written: VecDeque::new(),
+            dirty_by_age: BTreeMap::new(),
+            fully_written: BTreeSet::new(),
             dirtied: 0,
             pending: HashMap::new(),
             write_backs: HashMap::new(),

@@ -64,11 +64,10 @@ impl Cache {
             };
             let was_fully_written = state.is_fully_written();
             state.write(self, array, parts, creates)?;
-            let is_fully_written = state.is_fully_written();
-            drop(locked);
-            if is_fully_written && !was_fully_written {
-                self.lock().fully_written.push_back(dirty.key());
+            if state.is_fully_written() && !was_fully_written {
+                self.lock().fully_written.insert(dirty.number);
             }
+            drop(locked);
             array.freshness().record_write();
             return Ok(true);
         }
@@ -112,9 +111,7 @@ impl Cache {
         let new = DirtyState::new(bytes, base, inside, self.buffers.account());
         self.drop_slot(&mut state, &key);
         self.begin_counting(array);
-        state.dirtied += 1;
-        let dirty = Arc::new(DirtyChunk::new(array.clone(), chunk, state.dirtied, new));
-        state.insert_dirty(dirty.clone());
+        let dirty = state.insert_dirty(array, chunk, new);
         self.evict(&mut state, 0);
         self.trim(&state);
         Ok(Some(dirty))
@@ -464,7 +461,8 @@ impl Cache {
             all.dirty_bytes -= dirty.size();
             dirty.array.freshness().remove_dirty();
         }
-        all.fully_written.retain(|key| *key != dirty.key());
+        all.dirty_by_age.remove(&dirty.number);
+        all.fully_written.remove(&dirty.number);
         match content {
             Some((content, confirmed)) => {
                 let slot = Slot::Ready {
@@ -485,22 +483,30 @@ impl Cache {
 }
 
 impl State {
-    fn insert_dirty(&mut self, dirty: Arc<DirtyChunk>) {
+    fn insert_dirty(
+        &mut self,
+        array: &Arc<Array>,
+        chunk: ChunkId,
+        state: DirtyState,
+    ) -> Arc<DirtyChunk> {
+        self.dirtied += 1;
+        let is_fully_written = state.is_fully_written();
+        let dirty = Arc::new(DirtyChunk::new(array.clone(), chunk, self.dirtied, state));
         self.dirty_bytes += dirty.size();
-        dirty.array.freshness().add_dirty();
-        self.dirty.insert(dirty.key(), dirty);
+        array.freshness().add_dirty();
+        self.dirty.insert(dirty.key(), dirty.clone());
+        self.dirty_by_age.insert(dirty.number, dirty.clone());
+        if is_fully_written {
+            self.fully_written.insert(dirty.number);
+        }
+        dirty
     }
 
     /// Returns the dirty chunks of the arrays for which `of` returns true, oldest first.
-    fn oldest_dirty(&self, of: impl Fn(&Array) -> bool) -> Vec<Arc<DirtyChunk>> {
-        let mut list: Vec<_> = self
-            .dirty
+    fn oldest_dirty(&self, of: impl Fn(&Array) -> bool) -> impl Iterator<Item = &Arc<DirtyChunk>> {
+        self.dirty_by_age
             .values()
-            .filter(|dirty| of(&dirty.array))
-            .cloned()
-            .collect();
-        list.sort_unstable_by_key(|dirty| dirty.number);
-        list
+            .filter(move |dirty| of(&dirty.array))
     }
 }
 

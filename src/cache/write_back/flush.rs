@@ -85,7 +85,7 @@ impl Cache {
 
     /// Writes back all dirty chunks of the arrays for which `of` returns true.
     pub(super) fn write_back_where(&self, of: impl Fn(&Array) -> bool) -> Result<()> {
-        let list = self.lock().oldest_dirty(of);
+        let list: Vec<_> = self.lock().oldest_dirty(of).cloned().collect();
         let mut arrays = HashSet::new();
         for dirty in &list {
             if !arrays.insert(dirty.array.id()) {
@@ -115,7 +115,11 @@ impl Cache {
         self.begin_counting(new);
         self.transfer_pending(old, new);
         // bound before the loop, whose body takes the cache's lock again
-        let list = self.lock().oldest_dirty(|array| array.id() == old.id());
+        let list: Vec<_> = self
+            .lock()
+            .oldest_dirty(|array| array.id() == old.id())
+            .cloned()
+            .collect();
         for dirty in list {
             let _write_back = lock(&dirty.write_back_lock);
             let mut locked = dirty.lock();
@@ -123,14 +127,7 @@ impl Cache {
                 continue;
             };
             let moved = state.transfer(new, dirty.chunk, self.buffers.account());
-            let is_fully_written = moved.is_fully_written();
-            let moved = DirtyChunk::new(new.clone(), dirty.chunk, dirty.number, moved);
-            let mut all = self.lock();
-            if is_fully_written {
-                all.fully_written.push_back(moved.key());
-            }
-            all.insert_dirty(Arc::new(moved));
-            drop(all);
+            self.lock().insert_dirty(new, dirty.chunk, moved);
             // last: a reader must find the chunk in one of the arrays
             self.remove_dirty(&dirty, &mut locked, None);
         }

@@ -331,17 +331,17 @@ impl State {
     /// Returns up to `max` chunks of the array: fully written ones, which leave their queue, or
     /// else the oldest.
     fn take_oldest(&mut self, array: u64, max: usize) -> Vec<Arc<DirtyChunk>> {
-        let mut list: Vec<Arc<DirtyChunk>> = Vec::new();
-        self.fully_written.retain(|key| {
-            let takes = key.0 == array && list.len() < max;
-            if takes {
-                list.extend(self.dirty.get(key).cloned());
-            }
-            !takes
-        });
+        let fully_written = self.fully_written();
+        let list: Vec<_> = fully_written
+            .filter(|dirty| dirty.array.id() == array)
+            .take(max)
+            .cloned()
+            .collect();
         if list.is_empty() {
-            list = self.oldest_dirty(|of| of.id() == array);
-            list.truncate(max);
+            return self.oldest_of(array, max);
+        }
+        for dirty in &list {
+            self.fully_written.remove(&dirty.number);
         }
         list
     }
@@ -350,13 +350,23 @@ impl State {
     /// write-backs neither wait nor fail. Returns the oldest of all chunks if there is no such
     /// array.
     fn newest_of_others(&self, max: usize) -> Vec<Arc<DirtyChunk>> {
-        let mut list = self.oldest_dirty(|array| self.may_write_back(array.id(), 1));
-        match list.last().map(|dirty| dirty.array.id()) {
-            Some(last) => list.retain(|dirty| dirty.array.id() == last),
-            None => list = self.oldest_dirty(|_| true),
+        let mut newest = self.dirty_by_age.values().rev();
+        match newest.find(|dirty| self.may_write_back(dirty.array.id(), 1)) {
+            Some(newest) => self.oldest_of(newest.array.id(), max),
+            None => self.dirty_by_age.values().take(max).cloned().collect(),
         }
-        list.truncate(max);
-        list
+    }
+
+    /// Returns the oldest chunks of an array, at most `max`.
+    fn oldest_of(&self, array: u64, max: usize) -> Vec<Arc<DirtyChunk>> {
+        let all = self.oldest_dirty(|of| of.id() == array);
+        all.take(max).cloned().collect()
+    }
+
+    /// Returns the fully written chunks that wait to be stored in the background, oldest first.
+    fn fully_written(&self) -> impl Iterator<Item = &Arc<DirtyChunk>> {
+        let numbers = self.fully_written.iter();
+        numbers.filter_map(|number| self.dirty_by_age.get(number))
     }
 
     /// Takes the chunk that a background thread stores next. Returns it, and whether it stays in
@@ -369,36 +379,30 @@ impl State {
     ) -> Option<(Arc<DirtyChunk>, bool)> {
         // the arrays whose chunks must wait: there may be thousands of them
         let mut waiting = Vec::new();
-        while self.dirty_memory() > bound
-            && let Some(at) = self.fully_written.iter().position(|key| {
-                if waiting.contains(&key.0) {
+        if self.dirty_memory() > bound {
+            let mut fully_written = self.fully_written();
+            let next = fully_written.find(|dirty| {
+                let array = dirty.array.id();
+                if waiting.contains(&array) {
                     return false;
                 }
-                // the key of a chunk that was stored meanwhile is only removed
-                let dirty = self.dirty.get(key);
-                let is_next =
-                    dirty.is_none_or(|dirty| self.may_write_back(key.0, max(&dirty.array)));
+                let is_next = self.may_write_back(array, max(&dirty.array));
                 if !is_next {
-                    waiting.push(key.0);
+                    waiting.push(array);
                 }
                 is_next
-            })
-            && let Some(key) = self.fully_written.remove(at)
-        {
-            if let Some(dirty) = self.dirty.get(&key) {
+            });
+            if let Some(next) = next.cloned() {
+                drop(fully_written);
+                self.fully_written.remove(&next.number);
                 // the kernel's pages serve its writer, and the next chunk needs the memory
-                return Some((dirty.clone(), false));
+                return Some((next, false));
             }
         }
         let short = self.short_of_space.take()?;
         let oldest = self
-            .dirty
-            .values()
-            .filter(|dirty| {
-                let array = dirty.array.id();
-                array != short && self.may_write_back(array, 1)
-            })
-            .min_by_key(|dirty| dirty.number)?;
+            .oldest_dirty(|array| array.id() != short && self.may_write_back(array.id(), 1))
+            .next()?;
         Some((oldest.clone(), true))
     }
 }

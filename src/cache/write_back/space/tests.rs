@@ -283,7 +283,7 @@ fn idle_dirty_chunks_are_stored_in_the_background_to_make_space() {
                 .cache
                 .lock()
                 .oldest_dirty(|array| array.id() == other.id())
-                .len(),
+                .count(),
         );
         while setup.cache.wants_background_flush() && setup.cache.flush_in_background().unwrap() {}
     }
