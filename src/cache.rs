@@ -76,8 +76,8 @@ struct State {
     dirty_bytes: usize,
     /// The dirty chunks by their numbers, oldest first.
     dirty_by_age: BTreeMap<u64, Arc<DirtyChunk>>,
-    /// The numbers of the fully written dirty chunks.
-    fully_written: BTreeSet<u64>,
+    /// The numbers of the fully written dirty chunks, each after its array's number.
+    fully_written: BTreeSet<(u64, u64)>,
     /// Number of chunks that became dirty so far.
     dirtied: u64,
     /// The arrays with pending chunks, by their numbers.

@@ -65,7 +65,7 @@ impl Cache {
             let was_fully_written = state.is_fully_written();
             state.write(self, array, parts, creates)?;
             if state.is_fully_written() && !was_fully_written {
-                self.lock().fully_written.insert(dirty.number);
+                self.lock().fully_written.insert(dirty.place());
             }
             drop(locked);
             array.freshness().record_write();
@@ -462,7 +462,7 @@ impl Cache {
             dirty.array.freshness().remove_dirty();
         }
         all.dirty_by_age.remove(&dirty.number);
-        all.fully_written.remove(&dirty.number);
+        all.fully_written.remove(&dirty.place());
         match content {
             Some((content, confirmed)) => {
                 let slot = Slot::Ready {
@@ -497,7 +497,7 @@ impl State {
         self.dirty.insert(dirty.key(), dirty.clone());
         self.dirty_by_age.insert(dirty.number, dirty.clone());
         if is_fully_written {
-            self.fully_written.insert(dirty.number);
+            self.fully_written.insert(dirty.place());
         }
         dirty
     }

@@ -123,6 +123,11 @@ impl DirtyChunk {
         (self.array.id(), CachedItem::Chunk(self.chunk))
     }
 
+    /// Returns the place of the chunk among the fully written ones.
+    pub fn place(&self) -> (u64, u64) {
+        (self.array.id(), self.number)
+    }
+
     /// Returns the size of the chunk in bytes.
     pub fn size(&self) -> usize {
         self.array.grid().chunk_size(self.chunk)

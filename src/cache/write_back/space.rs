@@ -331,9 +331,9 @@ impl State {
     /// Returns up to `max` chunks of the array: fully written ones, which leave their queue, or
     /// else the oldest.
     fn take_oldest(&mut self, array: u64, max: usize) -> Vec<Arc<DirtyChunk>> {
-        let fully_written = self.fully_written();
+        let fully_written = self.fully_written.range((array, 0)..=(array, u64::MAX));
         let list: Vec<_> = fully_written
-            .filter(|dirty| dirty.array.id() == array)
+            .filter_map(|(_, number)| self.dirty_by_age.get(number))
             .take(max)
             .cloned()
             .collect();
@@ -341,7 +341,7 @@ impl State {
             return self.oldest_of(array, max);
         }
         for dirty in &list {
-            self.fully_written.remove(&dirty.number);
+            self.fully_written.remove(&dirty.place());
         }
         list
     }
@@ -363,10 +363,13 @@ impl State {
         all.take(max).cloned().collect()
     }
 
-    /// Returns the fully written chunks that wait to be stored in the background, oldest first.
-    fn fully_written(&self) -> impl Iterator<Item = &Arc<DirtyChunk>> {
-        let numbers = self.fully_written.iter();
-        numbers.filter_map(|number| self.dirty_by_age.get(number))
+    /// Returns the oldest fully written chunk of each array.
+    fn oldest_fully_written(&self) -> impl Iterator<Item = &Arc<DirtyChunk>> {
+        let first = self.fully_written.first();
+        let places = std::iter::successors(first, |(array, _)| {
+            self.fully_written.range((array + 1, 0)..).next()
+        });
+        places.filter_map(|(_, number)| self.dirty_by_age.get(number))
     }
 
     /// Takes the chunk that a background thread stores next. Returns it, and whether it stays in
@@ -377,24 +380,14 @@ impl State {
         bound: usize,
         max: impl Fn(&Array) -> usize,
     ) -> Option<(Arc<DirtyChunk>, bool)> {
-        // the arrays whose chunks must wait: there may be thousands of them
-        let mut waiting = Vec::new();
         if self.dirty_memory() > bound {
-            let mut fully_written = self.fully_written();
-            let next = fully_written.find(|dirty| {
-                let array = dirty.array.id();
-                if waiting.contains(&array) {
-                    return false;
-                }
-                let is_next = self.may_write_back(array, max(&dirty.array));
-                if !is_next {
-                    waiting.push(array);
-                }
-                is_next
-            });
-            if let Some(next) = next.cloned() {
-                drop(fully_written);
-                self.fully_written.remove(&next.number);
+            let next = self
+                .oldest_fully_written()
+                .filter(|dirty| self.may_write_back(dirty.array.id(), max(&dirty.array)))
+                .min_by_key(|dirty| dirty.number)
+                .cloned();
+            if let Some(next) = next {
+                self.fully_written.remove(&next.place());
                 // the kernel's pages serve its writer, and the next chunk needs the memory
                 return Some((next, false));
             }
