@@ -13,8 +13,8 @@ use zarrfs_base::error::Result;
 use zarrfs_base::memory::lock;
 use zarrfs_base::pool::{Pool, PoolGrowth};
 
-/// Maximum time for which a write waits until its pages are dropped. The kernel may hold the last
-/// one until the answer, if it did not have it before.
+/// Maximum time for which a write waits until its pages are dropped, once a thread is free for it.
+/// The kernel may hold the last page until the answer, if it did not have that page before.
 const MAX_DROP: Duration = Duration::from_millis(20);
 
 /// Growth of the pool that notifies the kernel. A notification may wait for requests in flight of
@@ -225,9 +225,9 @@ impl Notices {
         } else {
             offset.saturating_add(len as u64)
         };
-        let reads = self.reads.begin(inode, offset..end);
+        let reads = self.reads.begin_drop(inode, offset..end);
         self.kernel.invalidate(inode, offset as i64, len as i64);
-        self.reads.end(inode, &reads);
+        self.reads.end_drop(inode, &reads);
     }
 
     /// Records that the kernel drops pages of a file, of which writes may be in flight.
@@ -251,14 +251,16 @@ impl Notices {
             .may_be_older(inode, offset..offset.saturating_add(len as u64))
     }
 
-    /// Drops the pages of a write that was applied, and calls `reply`.
+    /// Calls `reply` for a write that was applied, after its pages were dropped if `pages` has the
+    /// inode number, offset and length in bytes.
     pub fn drop_before(
         self: &Arc<Self>,
-        inode: u64,
-        offset: u64,
-        len: usize,
+        pages: Option<(u64, u64, usize)>,
         reply: impl FnOnce() + Send + 'static,
     ) {
+        let Some((inode, offset, len)) = pages else {
+            return reply();
+        };
         let (done, dropped) = mpsc::sync_channel(1);
         let notices = self.clone();
         self.pool.run(move || {

@@ -53,8 +53,8 @@ impl PageReads {
     }
 
     /// Begins to drop the pages that touch `range`, in bytes. Returns the reads of these pages, for
-    /// [`PageReads::end`].
-    pub fn begin(&self, inode: u64, range: Range<u64>) -> RangeList {
+    /// [`PageReads::end_drop`].
+    pub fn begin_drop(&self, inode: u64, range: Range<u64>) -> RangeList {
         let size = rustix::param::page_size() as u64;
         let pages =
             range.start / size * size..range.end.checked_next_multiple_of(size).unwrap_or(u64::MAX);
@@ -66,7 +66,7 @@ impl PageReads {
     }
 
     /// Ends a drop: the kernel has dropped the pages that were filled by `reads`.
-    pub fn end(&self, inode: u64, reads: &RangeList) {
+    pub fn end_drop(&self, inode: u64, reads: &RangeList) {
         self.change(inode, |file| {
             if let Some(place) = file.dropping.iter().position(|other| other == reads) {
                 file.dropping.swap_remove(place);
@@ -341,7 +341,7 @@ mod tests {
         fn begin(&mut self, halves: Range<usize>, is_awaited: bool) {
             let range = bytes(&halves);
             self.drops.push(DropOfPages {
-                reads: self.page_reads.begin(7, range.clone()),
+                reads: self.page_reads.begin_drop(7, range.clone()),
                 next: halves.start / 2,
                 range,
                 is_awaited,
@@ -369,7 +369,7 @@ mod tests {
                 return;
             }
             let drop = self.drops.swap_remove(number);
-            self.page_reads.end(7, &drop.reads);
+            self.page_reads.end_drop(7, &drop.reads);
             if drop.is_awaited {
                 self.answer();
             }
@@ -441,9 +441,9 @@ mod tests {
         assert!(!reads.may_be_older(1, 1..2));
         assert!(!reads.read(1, 1 << 40..(1 << 40) + 1));
         assert!(reads.may_be_older(1, 1..2));
-        let all = reads.begin(1, 0..u64::MAX);
+        let all = reads.begin_drop(1, 0..u64::MAX);
         assert!(reads.may_be_older(1, 1..2), "until the end of the drop");
-        reads.end(1, &all);
+        reads.end_drop(1, &all);
         assert!(!reads.may_be_older(1, 1..2));
     }
 }

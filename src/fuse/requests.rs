@@ -320,17 +320,14 @@ impl Filesystem for FuseServer {
                 return notices
                     .reply_after(stale, &[], move || finish(written, reply, send_written));
             }
+            let drops = !is_mapped
+                && (fs.files().leaves_stale_pages(handle)
+                    || notices.may_be_older(inode.0, offset, len));
             let others = notices.clone();
-            let reply = move || {
+            notices.drop_before(drops.then_some((inode.0, offset, len)), move || {
                 finish(written, reply, send_written);
                 others.drop_stale(stale);
-            };
-            let leaves_stale_pages = fs.files().leaves_stale_pages(handle);
-            if !is_mapped && (leaves_stale_pages || notices.may_be_older(inode.0, offset, len)) {
-                notices.drop_before(inode.0, offset, len, reply);
-            } else {
-                reply();
-            }
+            });
         };
         if !is_synced && let Some(_pass) = self.pause.try_pass() {
             let change = self.fs.change();
