@@ -76,7 +76,7 @@ struct State {
     dirty_bytes: usize,
     /// The dirty chunks by their numbers, oldest first.
     dirty_by_age: BTreeMap<u64, Arc<DirtyChunk>>,
-    /// The numbers of the fully written dirty chunks, each after its array's number.
+    /// The fully written dirty chunks by the number of their array, then by their own.
     fully_written: BTreeSet<(u64, u64)>,
     /// Number of chunks that became dirty so far.
     dirtied: u64,

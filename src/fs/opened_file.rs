@@ -34,8 +34,8 @@ pub struct OpenedFile {
     pub handle: u64,
     /// The pages that the kernel may keep.
     pub pages: KernelPages,
-    /// Whether the file is open more than once, also for writing. Writes may be in flight while one
-    /// of the openings drops its pages.
+    /// Whether the file is open more than once, and at least once for writing. The kernel may drop
+    /// pages at one opening while a write through another is in flight.
     pub is_written_while_shared: bool,
     /// Whether the kernel may have kept attributes of the file, which the opening must drop.
     pub has_lasting_attributes: bool,

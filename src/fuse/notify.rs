@@ -6,6 +6,7 @@ use crate::fs::{Fs, GuardId, StalePages};
 use fuser::{INodeNo, Notifier};
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use zarrfs_base::pool::{Pool, PoolGrowth};
 
 /// Maximum time for which a write waits until its pages are dropped, once a thread is free for it.
 /// The kernel may hold the last page until the answer, if it did not have that page before.
-const MAX_DROP: Duration = Duration::from_millis(20);
+const MAX_DROP_WAIT: Duration = Duration::from_millis(20);
 
 /// Growth of the pool that notifies the kernel. A notification may wait for requests in flight of
 /// its file, and must not delay those of other files.
@@ -113,13 +114,12 @@ impl Countdown {
 impl Notices {
     /// Creates the queues, without a notification in flight.
     pub fn new(fs: Arc<Fs>, kernel: KernelConnection) -> Result<Self> {
-        let (files, reads) = Default::default();
         Ok(Notices {
             fs,
             kernel,
             pool: Pool::growing("notify", 1, GROWTH)?,
-            files,
-            reads,
+            files: Mutex::default(),
+            reads: PageReads::default(),
         })
     }
 
@@ -187,7 +187,7 @@ impl Notices {
             if let Some(file) = lock(&self.files).get_mut(&inode) {
                 file.current = file.next.take().unwrap_or_default();
             }
-            self.drop_pages(inode, 0, 0);
+            self.drop_pages(inode, 0..u64::MAX);
             let mut files = lock(&self.files);
             let done = files
                 .get_mut(&inode)
@@ -211,22 +211,23 @@ impl Notices {
             let inodes = inodes.to_vec();
             self.pool.run(move || {
                 for inode in inodes {
-                    notices.drop_pages(inode, 0, 0);
+                    notices.drop_pages(inode, 0..u64::MAX);
                 }
             });
         }
     }
 
-    /// Drops the kernel's pages that touch `len` bytes at `offset`, or, if `len` is 0, all from
-    /// `offset` on.
-    fn drop_pages(&self, inode: u64, offset: u64, len: usize) {
-        let end = if len == 0 {
-            u64::MAX
+    /// Drops the kernel's pages that touch a range of bytes, which ends at `u64::MAX` for all.
+    fn drop_pages(&self, inode: u64, range: Range<u64>) {
+        let reads = self.reads.begin_drop(inode, range.clone());
+        // the kernel takes a length of 0 for the rest of the file
+        let len = if range.end == u64::MAX {
+            0
         } else {
-            offset.saturating_add(len as u64)
+            range.end - range.start
         };
-        let reads = self.reads.begin_drop(inode, offset..end);
-        self.kernel.invalidate(inode, offset as i64, len as i64);
+        self.kernel
+            .invalidate(inode, range.start as i64, len as i64);
         self.reads.end_drop(inode, &reads);
     }
 
@@ -236,39 +237,36 @@ impl Notices {
     }
 
     /// Records a read that was received: see [`super::page_reads`].
-    pub fn record_read(self: &Arc<Self>, inode: u64, offset: u64, len: usize) {
-        if !self
-            .reads
-            .read(inode, offset..offset.saturating_add(len as u64))
-        {
+    pub fn record_read(self: &Arc<Self>, inode: u64, range: Range<u64>) {
+        if !self.reads.read(inode, range) {
             self.drop_all(vec![inode]);
         }
     }
 
-    /// Returns whether a page may be older than a write that is applied now.
-    pub fn may_be_older(&self, inode: u64, offset: u64, len: usize) -> bool {
-        self.reads
-            .may_be_older(inode, offset..offset.saturating_add(len as u64))
+    /// Returns whether a page may be older than a write to `range` that is applied now.
+    pub fn may_be_older(&self, inode: u64, range: Range<u64>) -> bool {
+        self.reads.may_be_older(inode, range)
     }
 
-    /// Calls `reply` for a write that was applied, after its pages were dropped if `pages` has the
-    /// inode number, offset and length in bytes.
+    /// Drops the pages of a write to `range` that was applied, and then calls `reply`. Calls it at
+    /// once if the range is `None`.
     pub fn drop_before(
         self: &Arc<Self>,
-        pages: Option<(u64, u64, usize)>,
+        inode: u64,
+        range: Option<Range<u64>>,
         reply: impl FnOnce() + Send + 'static,
     ) {
-        let Some((inode, offset, len)) = pages else {
+        let Some(range) = range else {
             return reply();
         };
         let (done, dropped) = mpsc::sync_channel(1);
         let notices = self.clone();
         self.pool.run(move || {
-            notices.drop_pages(inode, offset, len.max(1));
+            notices.drop_pages(inode, range);
             let _ = done.send(());
         });
         self.pool.run(move || {
-            let _ = dropped.recv_timeout(MAX_DROP);
+            let _ = dropped.recv_timeout(MAX_DROP_WAIT);
             reply();
         });
     }

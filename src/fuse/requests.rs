@@ -281,7 +281,8 @@ impl Filesystem for FuseServer {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.notices.record_read(inode.0, offset, size as usize);
+        let range = offset..offset.saturating_add(u64::from(size));
+        self.notices.record_read(inode.0, range);
         let request = RequestInfo::of_bytes("read", inode, offset, size as usize);
         let bytes = (handle.0, offset, size as usize);
         let Some(reply) = answer_read(&self.fs, &request, bytes, Wait::Never, reply) else {
@@ -320,11 +321,12 @@ impl Filesystem for FuseServer {
                 return notices
                     .reply_after(stale, &[], move || finish(written, reply, send_written));
             }
-            let drops = !is_mapped
+            let range = offset..offset.saturating_add(len as u64);
+            let has_stale_pages = !is_mapped
                 && (fs.files().leaves_stale_pages(handle)
-                    || notices.may_be_older(inode.0, offset, len));
+                    || notices.may_be_older(inode.0, range.clone()));
             let others = notices.clone();
-            notices.drop_before(drops.then_some((inode.0, offset, len)), move || {
+            notices.drop_before(inode.0, has_stale_pages.then_some(range), move || {
                 finish(written, reply, send_written);
                 others.drop_stale(stale);
             });

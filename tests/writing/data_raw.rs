@@ -578,7 +578,7 @@ fn small_chunks_are_stored_while_a_file_is_written() {
     assert_stored(&array, "chunks smaller than requests");
 }
 
-/// They change different bytes of the chunks, and each reads what it has written.
+/// Each of eight writers changes its own bytes of the chunks, and reads them back.
 #[test]
 fn concurrent_writers_of_the_same_chunks_lose_nothing() {
     let store = tempfile::tempdir().unwrap();

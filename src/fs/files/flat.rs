@@ -216,8 +216,8 @@ impl Handles<dyn OpenFile> {
         true
     }
 
-    /// Records whether the `data.raw` with this inode number is open more than once, and returns
-    /// that.
+    /// Returns whether the `data.raw` with this inode number is open more than once, and records
+    /// this in its open files.
     pub fn note_sharing(&self, inode: u64) -> bool {
         let open = self.matching(|file| file.as_flat().is_some_and(|flat| flat.inode == inode));
         let is_shared = open.len() > 1;
