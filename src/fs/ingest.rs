@@ -47,14 +47,13 @@ impl Fs {
             _ => return Ok(None),
         }
         self.store().check_writable(&path.parent()).context(path)?;
-        let draft = self.begin_draft(path, permissions)?;
-        let inode = self.tree.remember(Node::Ingested(path.clone()));
-        let (attributes, _) = draft.clone().created(&self.tree);
-        let file = IngestedFile::new(inode, true, Some(draft), None);
-        Ok(Some((
-            attributes,
-            NewFile::new(Arc::new(file), KernelPages::None),
-        )))
+        let created = self.remembered(&Node::Ingested(path.clone()), |inode| {
+            let draft = self.begin_draft(path, inode, permissions)?;
+            let (attributes, _) = draft.clone().created(inode, &self.tree);
+            let file = IngestedFile::new(inode, true, Some(draft), None);
+            Ok((attributes, NewFile::new(Arc::new(file), KernelPages::None)))
+        });
+        created.map(Some)
     }
 
     /// Returns whether a file at `path` may become the node at `key`: no node is there, or the file
@@ -89,10 +88,10 @@ impl Fs {
     pub(super) fn begin_draft(
         &self,
         path: &Key,
+        inode: u64,
         permissions: Option<Permissions>,
     ) -> Result<Arc<Draft>> {
         let node = Node::Ingested(path.clone());
-        let inode = self.tree.inode(&node);
         let file = unnamed_file(&self.options.spill.directory)?;
         Ok(self
             .drafts

@@ -98,6 +98,16 @@ impl Fs {
             })
     }
 
+    /// Counts a lookup of `node`, and creates or opens its file for that inode number.
+    pub(super) fn remembered<T>(
+        &self,
+        node: &Node,
+        open: impl FnOnce(u64) -> Result<T>,
+    ) -> Result<T> {
+        let inode = self.tree.remember(node.clone());
+        open(inode).inspect_err(|_| self.tree.forget(inode, 1))
+    }
+
     pub(super) fn create_new(
         &self,
         target: Target,
@@ -130,12 +140,13 @@ impl Fs {
             }
             Target::Encoded(value) => {
                 let node = Node::Value(value.array.stored_key(value.chunk));
-                let inode = self.tree.remember(node.clone());
-                let file = self.arrays.encoded_file(&value)?;
-                let draft = self
-                    .drafts
-                    .open_encoded(&node, inode, file, false, permissions);
-                Ok(draft.created(&self.tree))
+                self.remembered(&node, |inode| {
+                    let file = self.arrays.encoded_file(&value)?;
+                    let draft = self
+                        .drafts
+                        .open_encoded(&node, inode, file, false, permissions);
+                    Ok(draft.created(inode, &self.tree))
+                })
             }
             Target::Plain(key) => {
                 self.tree.begin_layout_directory(&key.parent())?;
@@ -147,18 +158,16 @@ impl Fs {
                     }
                     file => file.context(&key)?,
                 };
-                let inode = self.tree.remember(Node::Value(key));
-                let new = PlainFile::open(inode, Some(file));
-                // not those of the name, which another file may take at any time
-                let attributes = new.file.unlinked_attributes(self).ok_or_else(Error::stale);
-                let attributes = attributes.inspect_err(|_| self.tree.forget(inode, 1))?;
-                Ok((
-                    Attributes {
+                self.remembered(&Node::Value(key), |inode| {
+                    let new = PlainFile::open(inode, Some(file));
+                    // not those of the name, which another file may take at any time
+                    let attributes = new.file.unlinked_attributes(self);
+                    let attributes = Attributes {
                         inode,
-                        ..attributes
-                    },
-                    new,
-                ))
+                        ..attributes.ok_or_else(Error::stale)?
+                    };
+                    Ok((attributes, new))
+                })
             }
         }
     }
@@ -169,9 +178,10 @@ impl Fs {
         permissions: Option<Permissions>,
         limit: u64,
     ) -> Result<(Attributes, NewFile)> {
-        let inode = self.tree.remember(node.clone());
-        let draft = self.drafts.open(&node, inode, None, permissions, limit)?;
-        Ok(draft.created(&self.tree))
+        self.remembered(&node, |inode| {
+            let draft = self.drafts.open(&node, inode, None, permissions, limit)?;
+            Ok(draft.created(inode, &self.tree))
+        })
     }
 
     /// Creates a plain key in a store without files. An exclusive one is stored immediately, or two
@@ -399,7 +409,7 @@ impl Change<'_> {
             if exclusive && !was_removed {
                 return Err(Error::system(libc::EEXIST));
             }
-            match self.open_existing(node, truncate || exclusive) {
+            match self.open_existing(&node, truncate || exclusive) {
                 Err(e) if e.errno() == libc::ESTALE && attempts.next().is_some() => {}
                 opened => return opened,
             }
@@ -421,9 +431,9 @@ impl Change<'_> {
         ))
     }
 
-    fn open_existing(&self, node: Node, truncate: bool) -> Result<(Attributes, OpenedFile)> {
-        let inode = self.tree.remember(node);
-        let opened = self.open(inode, true, false).and_then(|opened| {
+    fn open_existing(&self, node: &Node, truncate: bool) -> Result<(Attributes, OpenedFile)> {
+        self.remembered(node, |inode| {
+            let opened = self.open(inode, true, false)?;
             let sized = if truncate {
                 self.set_size(inode, 0, Some(opened.handle)).map(drop)
             } else {
@@ -434,8 +444,7 @@ impl Change<'_> {
                 attributes.inspect_err(|_| self.release(opened.handle))?,
                 opened,
             ))
-        });
-        opened.inspect_err(|_| self.tree.forget(inode, 1))
+        })
     }
 
     /// Removes a file for a thread. Flat bytes and headers exist as long as their array: their

@@ -210,7 +210,9 @@ impl Tree {
     }
 
     /// Counts a lookup of `node`, and returns the inode number by which the kernel names it from
-    /// now on.
+    /// now on. Invariant: an answer that counts a lookup has the number that this function returned,
+    /// never an earlier one. In between, the kernel may forget a removed file of the same path,
+    /// whose number is free then.
     pub fn remember(&self, node: Node) -> u64 {
         self.live.remember(node)
     }
@@ -220,7 +222,8 @@ impl Tree {
         self.live.generation(inode)
     }
 
-    /// Returns the inode number by which the kernel names `node`, or would name it after a lookup.
+    /// Returns the inode number by which the kernel names `node`, or would name it after a lookup
+    /// now.
     pub fn inode(&self, node: &Node) -> u64 {
         self.live.number(node)
     }

@@ -119,7 +119,7 @@ impl IngestedFile {
         let path = fs.tree.node(self.inode)?.path();
         let (draft, is_new) = match fs.drafts.get(&path) {
             Some(draft) => (draft, false),
-            None => (fs.begin_draft(&path, None)?, true),
+            None => (fs.begin_draft(&path, self.inode, None)?, true),
         };
         let end = if is_new { len.min(shown.size()) } else { 0 };
         let mut piece = Vec::new();

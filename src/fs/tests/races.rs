@@ -1,15 +1,15 @@
 //! Tests writes to an array while another thread changes its shape or renames it.
 
-use crate::array::hierarchy::Hierarchy;
-use crate::array::hierarchy::MetadataFile;
-use crate::fs::tree::{FLAT, ROOT_INODE};
+use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile};
+use crate::fs::tree::{FLAT, IngestRules, ROOT_INODE};
 use crate::fs::*;
+use crate::ingest::IngestLayout;
 use std::sync::Barrier;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zarrfs_base::error::Kind;
 use zarrfs_format::grid::ChunkId;
 use zarrfs_format::metadata::V1Order;
+use zarrfs_ingest::FileFormat;
 use zarrfs_store::{
     Key, MemoryStore, Readable, Replaces, Store, ValuePiece, Version, delegate_store,
 };
@@ -28,6 +28,14 @@ fn file_system() -> Fs {
 }
 
 fn file_system_over(store: Arc<dyn Store>, resize: bool) -> Fs {
+    file_system_with(store, resize, |tree| tree)
+}
+
+fn file_system_with(
+    store: Arc<dyn Store>,
+    resize: bool,
+    with_options: impl FnOnce(Tree) -> Tree,
+) -> Fs {
     let stats = Arc::new(Stats::default());
     let cache = Arc::new(Cache::new(1 << 20, stats.clone()));
     let hierarchy = Hierarchy::new(store, V1Order::Zarr1, stats.clone());
@@ -42,7 +50,8 @@ fn file_system_over(store: Arc<dyn Store>, resize: bool) -> Fs {
         direct_io: false,
         spill,
     };
-    Fs::new(Tree::new(hierarchy, cache.clone()), cache, stats, options).unwrap()
+    let tree = with_options(Tree::new(hierarchy, cache.clone()));
+    Fs::new(tree, cache, stats, options).unwrap()
 }
 
 fn open(fs: &Fs, directory: &str) -> Result<u64> {
@@ -195,6 +204,49 @@ fn no_size_is_shown_before_its_bytes_exist() {
             store.looking.wait();
             assert_eq!(writer.join().unwrap(), added);
             assert_eq!((shown, size()), (before, before + added as u64));
+        }
+    });
+}
+
+/// A file that is created where one was just removed has a number for which the kernel may ask,
+/// whenever it forgets the removed one.
+#[test]
+fn a_created_file_has_a_number_that_the_tree_knows() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let rules = IngestRules {
+        formats: vec![FileFormat::Npy],
+        layout: IngestLayout {
+            format: DocumentFormat::V2,
+            chunks: None,
+            shards: None,
+            compressor: None,
+            drops_empty: false,
+        },
+    };
+    let fs = file_system_with(store, false, |tree| tree.with_ingest(Some(rules)).unwrap());
+    let done = AtomicBool::new(false);
+    let removed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut turn = 0;
+            while !done.load(Ordering::Relaxed) {
+                let inode = removed.swap(0, Ordering::Relaxed);
+                if inode != 0 {
+                    turn += 1;
+                    (0..turn % 64 * 16).for_each(|_| std::hint::spin_loop());
+                    fs.forget(inode, 1);
+                }
+            }
+        });
+        let _until = Until(&done);
+        for _ in 0..2000 {
+            let created = fs.change().create(ROOT_INODE, "x.npy", true, false, 0o600);
+            let (attributes, opened) = created.unwrap();
+            let inode = attributes.inode;
+            assert_eq!(fs.attributes(inode).unwrap().inode, inode);
+            fs.change().unlink(ROOT_INODE, "x.npy").unwrap();
+            fs.change().release(opened.handle);
+            removed.store(inode, Ordering::Relaxed);
         }
     });
 }
