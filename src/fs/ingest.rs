@@ -49,7 +49,7 @@ impl Fs {
         self.store().check_writable(&path.parent()).context(path)?;
         let created = self.remembered(&Node::Ingested(path.clone()), |inode| {
             let draft = self.begin_draft(path, inode, permissions)?;
-            let (attributes, _) = draft.clone().created(inode, &self.tree);
+            let (attributes, _) = draft.clone().created(&self.tree);
             let file = IngestedFile::new(inode, true, Some(draft), None);
             Ok((attributes, NewFile::new(Arc::new(file), KernelPages::None)))
         });

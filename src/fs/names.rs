@@ -98,14 +98,21 @@ impl Fs {
             })
     }
 
-    /// Counts a lookup of `node`, and creates or opens its file for that inode number.
+    /// Counts a lookup of `node`, creates or opens its file by `open`, and returns it with the
+    /// attributes of that inode number.
     pub(super) fn remembered<T>(
         &self,
         node: &Node,
-        open: impl FnOnce(u64) -> Result<T>,
-    ) -> Result<T> {
+        open: impl FnOnce(u64) -> Result<(Attributes, T)>,
+    ) -> Result<(Attributes, T)> {
         let inode = self.tree.remember(node.clone());
-        open(inode).inspect_err(|_| self.tree.forget(inode, 1))
+        let opened = open(inode).inspect_err(|_| self.tree.forget(inode, 1));
+        let (attributes, file) = opened?;
+        let attributes = Attributes {
+            inode,
+            ..attributes
+        };
+        Ok((attributes, file))
     }
 
     pub(super) fn create_new(
@@ -145,7 +152,7 @@ impl Fs {
                     let draft = self
                         .drafts
                         .open_encoded(&node, inode, file, false, permissions);
-                    Ok(draft.created(inode, &self.tree))
+                    Ok(draft.created(&self.tree))
                 })
             }
             Target::Plain(key) => {
@@ -162,11 +169,7 @@ impl Fs {
                     let new = PlainFile::open(inode, Some(file));
                     // not those of the name, which another file may take at any time
                     let attributes = new.file.unlinked_attributes(self);
-                    let attributes = Attributes {
-                        inode,
-                        ..attributes.ok_or_else(Error::stale)?
-                    };
-                    Ok((attributes, new))
+                    Ok((attributes.ok_or_else(Error::stale)?, new))
                 })
             }
         }
@@ -180,7 +183,7 @@ impl Fs {
     ) -> Result<(Attributes, NewFile)> {
         self.remembered(&node, |inode| {
             let draft = self.drafts.open(&node, inode, None, permissions, limit)?;
-            Ok(draft.created(inode, &self.tree))
+            Ok(draft.created(&self.tree))
         })
     }
 

@@ -210,7 +210,9 @@ impl Tree {
     }
 
     /// Counts a lookup of `node`, and returns the inode number by which the kernel names it from
-    /// now on. Invariant: an answer that counts a lookup has the number that this function returned,
+    /// now on.
+    ///
+    /// Invariant: an answer that counts a lookup has the number that this function has returned,
     /// never an earlier one. In between, the kernel may forget a removed file of the same path,
     /// whose number is free then.
     pub fn remember(&self, node: Node) -> u64 {

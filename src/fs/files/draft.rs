@@ -270,19 +270,13 @@ impl Draft {
         })
     }
 
-    /// Wraps the draft of a file that was just created, and returns the attributes of the file,
-    /// which the kernel is going to know by `inode`.
-    pub fn created(self: Arc<Self>, inode: u64, tree: &Tree) -> (Attributes, NewFile) {
+    /// Wraps the draft of a file that was just created, and returns the attributes of the file
+    /// without its inode number.
+    pub fn created(self: Arc<Self>, tree: &Tree) -> (Attributes, NewFile) {
         let content = self.lock();
         let attributes = tree.file_attributes(content.len, SystemTime::now(), content.permissions);
         drop(content);
-        (
-            Attributes {
-                inode,
-                ..attributes
-            },
-            self.opened(),
-        )
+        (attributes, self.opened())
     }
 
     /// Wraps the draft as a file that was just opened.
