@@ -138,12 +138,13 @@ impl Fs {
             Target::Flat(_) => Err(Error::system(libc::EEXIST)),
             Target::Chunk(array, _) => {
                 array.writable()?;
+                let node = Node::Chunk(array.key().clone(), name.to_string());
                 if array.metadata().has_objects() {
-                    let node = Node::Chunk(array.key().clone(), name.to_string());
                     return self.create_draft(node, permissions, MAX_OBJECTS);
                 }
-                let (file, attributes) = ChunkFile::create(self, array, name, permissions);
-                Ok((attributes, file))
+                self.remembered(&node, |inode| {
+                    Ok(ChunkFile::create(self, inode, array, name, permissions))
+                })
             }
             Target::Encoded(value) => {
                 let node = Node::Value(value.array.stored_key(value.chunk));

@@ -562,35 +562,28 @@ impl ChunkFile {
         })
     }
 
-    /// Opens the file of a chunk that is not stored yet, and counts a lookup of it.
+    /// Opens the file of a chunk that is not stored yet.
     pub(in crate::fs) fn create(
         fs: &Fs,
+        inode: u64,
         array: Arc<Array>,
         name: &str,
         permissions: Option<Permissions>,
-    ) -> (NewFile, Attributes) {
-        let node = Node::Chunk(array.key().clone(), name.to_string());
+    ) -> (Attributes, NewFile) {
         let size = created_size(&array, name);
         let attributes = fs
             .tree
             .file_attributes(size, SystemTime::now(), permissions);
-        let creation = fs.created_chunks.opened(node.path(), permissions);
-        let inode = fs.tree.remember(node);
+        let path = array.key().join(name);
         let file = ChunkFile {
-            creation: Some(creation),
+            creation: Some(fs.created_chunks.opened(path, permissions)),
             draft: Mutex::new(Some(ChunkDraft {
                 is_created: true,
                 ..ChunkDraft::default()
             })),
             ..ChunkFile::new(inode, array, name, KernelPages::None, true)
         };
-        (
-            NewFile::new(Arc::new(file), KernelPages::None),
-            Attributes {
-                inode,
-                ..attributes
-            },
-        )
+        (attributes, NewFile::new(Arc::new(file), KernelPages::None))
     }
 }
 

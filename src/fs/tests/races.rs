@@ -1,4 +1,4 @@
-//! Tests writes to an array while another thread changes its shape or renames it.
+//! Tests requests while another thread changes or forgets what they are about.
 
 use crate::array::hierarchy::{DocumentFormat, Hierarchy, MetadataFile};
 use crate::fs::tree::{FLAT, IngestRules, ROOT_INODE};
