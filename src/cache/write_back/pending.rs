@@ -84,9 +84,13 @@ impl Cache {
     }
 
     /// Erases a chunk from the store and from the cache. Returns whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// The store fails. What was written to the chunk is lost then, and recorded as a loss.
     pub fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
         self.begin_counting(array);
-        let was_written = self.is_dirty(array, chunk);
+        let mut was_written = self.is_dirty(array, chunk);
         // do this without the chunk's lock: it waits for a write-back, which takes that lock
         self.discard_chunk(array, chunk);
         let erased = array
@@ -95,8 +99,16 @@ impl Cache {
         self.add_pending(array);
         // the next close of a file of the array reports a failure
         let _ = self.store_after(array, chunk, self.begin_write_back());
+        was_written |= erased.is_err() && self.is_dirty(array, chunk);
         // another reader may have loaded the chunk meanwhile
         self.discard_chunk(array, chunk);
+        if erased.is_err() && was_written {
+            array.record_loss(
+                chunk,
+                "the chunk could not be removed",
+                self.begin_write_back(),
+            );
+        }
         Ok(erased? || was_written)
     }
 

@@ -203,6 +203,31 @@ fn a_loss_does_not_fail_requests_for_other_bytes() {
 }
 
 #[test]
+fn a_removal_that_fails_reports_the_bytes_that_it_discards() {
+    let setup = Setup::new(false);
+    setup.below.insert("1", vec![1; 4]);
+    setup.write(1, 0, &[7]);
+    setup
+        .store
+        .plan(PlannedFault::next(Operation::Delete, libc::EACCES));
+    let erased = setup.cache.erase_chunk(&setup.array, ChunkId(1));
+    assert_eq!(erased.unwrap_err().errno(), libc::EACCES);
+    setup.cache.flush_array(&setup.array).unwrap();
+    assert_eq!(setup.stored("1").unwrap(), [1; 4]);
+    assert_eq!(
+        (setup.reported(), setup.array.freshness().losses()),
+        (Some(libc::ESTALE), 1)
+    );
+    // without bytes of its own there is nothing to report
+    setup
+        .store
+        .plan(PlannedFault::next(Operation::Delete, libc::EACCES));
+    let erased = setup.cache.erase_chunk(&setup.array, ChunkId(1));
+    assert_eq!(erased.unwrap_err().errno(), libc::EACCES);
+    assert_eq!(setup.reported(), None);
+}
+
+#[test]
 fn losses_of_several_arrays_are_all_reported() {
     let one = Setup::new(false);
     let other = Setup::new(false);
