@@ -255,7 +255,9 @@ impl Cache {
             let _memory = self.reserve(&dirty.array, dirty.array.chunk_memory());
             self.write_back_locked(dirty, how)
         })?;
-        self.store_after(&dirty.array, dirty.chunk, how)
+        self.store_after(&dirty.array, dirty.chunk, how)?;
+        let moved = dirty.moved.get();
+        moved.map_or(Ok(()), |moved| self.write_back(moved, how))
     }
 
     /// Begins a request that stores chunks.

@@ -6,7 +6,7 @@ use crate::array::{Array, Opening, Ranges, VersionTag};
 use crate::cache::Cache;
 use crate::cache::buffers::{Account, Decoded};
 use crate::cache::chunk_cache::{CacheKey, CachedItem, DecodedPart};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use zarrfs_base::error::{Error, Result};
 use zarrfs_base::memory::{self, lock};
 use zarrfs_format::grid::ChunkId;
@@ -26,6 +26,9 @@ pub(in crate::cache) struct DirtyChunk {
     /// Protects the bytes and their state; `None` once the chunk has left the map of dirty chunks:
     /// the caller must look up the chunk again.
     state: Mutex<Option<DirtyState>>,
+    /// Where the bytes are now if the array has got another shape: a flush that knows this chunk
+    /// stores them there.
+    pub moved: OnceLock<Arc<DirtyChunk>>,
 }
 
 pub(in crate::cache) struct DirtyState {
@@ -116,6 +119,7 @@ impl DirtyChunk {
             write_back_lock: Mutex::default(),
             load_lock: Mutex::default(),
             state: Mutex::new(Some(state)),
+            moved: OnceLock::new(),
         }
     }
 

@@ -127,7 +127,8 @@ impl Cache {
                 continue;
             };
             let moved = state.transfer(new, dirty.chunk, self.buffers.account());
-            self.lock().insert_dirty(new, dirty.chunk, moved);
+            let moved = self.lock().insert_dirty(new, dirty.chunk, moved);
+            let _ = dirty.moved.set(moved);
             // last: a reader must find the chunk in one of the arrays
             self.remove_dirty(&dirty, &mut locked, None);
         }

@@ -227,6 +227,30 @@ fn a_removal_that_fails_reports_the_bytes_that_it_discards() {
     assert_eq!(setup.reported(), None);
 }
 
+/// A change of the shape moves dirty chunks while a flush stores those that it has found.
+#[test]
+fn a_flush_stores_chunks_that_have_moved_meanwhile() {
+    let setup = Setup::new(false);
+    setup.write(1, 0, &[7; 4]);
+    let list: Vec<_> = setup.cache.lock().oldest_dirty(|_| true).cloned().collect();
+    for len in [12, 16] {
+        let metadata = ArrayMetadata::parse_v3(&document(len, false)).unwrap();
+        let store = setup.store.clone();
+        let grown = Array::new(Key::root(), metadata, store, Arc::default()).unwrap();
+        let former = setup
+            .cache
+            .lock()
+            .oldest_dirty(|_| true)
+            .next()
+            .unwrap()
+            .array
+            .clone();
+        setup.cache.transfer(&former, &Arc::new(grown));
+    }
+    setup.cache.write_back_all(&list).unwrap();
+    assert_eq!(setup.stored("1"), Some(vec![7; 4]));
+}
+
 #[test]
 fn losses_of_several_arrays_are_all_reported() {
     let one = Setup::new(false);

@@ -219,8 +219,8 @@ impl CompositeFile {
     /// Stores all writes through the file.
     fn store(&self, fs: &Change) -> Result<()> {
         let header = self.check_header(fs).and_then(|()| self.store_text(fs));
-        let arrays = self.arrays().filter(|array| array.is_dirty());
-        arrays
+        // not only arrays that are dirty: one that has grown is another `Array` of the same key
+        self.arrays()
             .map(|array| fs.writer.flush_array(&array))
             .fold(header, Result::and)
     }

@@ -8,8 +8,8 @@ use crate::fs::*;
 use proptest::prelude::*;
 use zarrfs_export::{Composite, GroupFormat, ItemForm, PartContent, StoredInteger};
 use zarrfs_format::metadata::ArrayMetadata;
-use zarrfs_store::MemoryStore;
 use zarrfs_store::testing::FaultyStore;
+use zarrfs_store::{MemoryStore, Readable};
 
 /// Name, shape and dtype of two arrays: 30 and 24 flat bytes in chunks of 8 bytes, with items of 2
 /// and 4 bytes.
@@ -387,4 +387,32 @@ fn half_an_item_waits_for_the_other_half() {
         .flat_map(|c| u32::from(c).to_le_bytes())
         .collect();
     assert_eq!(read(&fs, flat, 0, 24).unwrap(), stored);
+}
+
+/// A sync of a file covers what was written through it, also if the array has grown since: the
+/// dirty chunks have moved to the array of the new shape.
+#[test]
+fn a_composite_stores_its_bytes_after_the_array_has_grown() {
+    let store = store();
+    let fs = with_npy(mount(&store, 1 << 16));
+    let fs = Fs {
+        options: Options {
+            resize: true,
+            ..fs.options.clone()
+        },
+        ..fs
+    };
+    let directory = fs.lookup(1, "a").unwrap().inode;
+    let [npy, flat] = ["data.npy", "data.raw"].map(|name| {
+        let inode = fs.lookup(directory, name).unwrap().inode;
+        (inode, fs.open(inode, true, false).unwrap().handle)
+    });
+    let end = fs.attributes(npy.0).unwrap().size;
+    fs.change().write(npy.1, end - 30, &[5; 8]).unwrap();
+    fs.change().write(flat.1, 30, &[6; 2]).unwrap();
+    assert_eq!(fs.attributes(flat.0).unwrap().size, 32);
+    let key = Key::normalize("a/0").unwrap();
+    assert!(store.stat(&key).unwrap().is_none());
+    fs.change().fsync(npy.1).unwrap();
+    assert!(store.stat(&key).unwrap().is_some());
 }
