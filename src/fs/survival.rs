@@ -177,12 +177,6 @@ impl Fs {
         open
     }
 
-    /// Returns whether the mount outlives its daemon at present.
-    pub fn is_outlived(&self) -> bool {
-        let records = self.open_records.get();
-        records.is_some_and(|records| !records.journal.is_incomplete())
-    }
-
     /// Returns an open file with bytes that would be lost with the daemon although all arrays are
     /// stored.
     pub fn unstored_file(&self) -> Option<String> {
@@ -398,6 +392,12 @@ impl Fs {
         };
         if let Some(flat) = file.as_flat().filter(|_| is(PAST_PAGES)) {
             flat.write_past_pages();
+        }
+        // whoever has emptied it may be about to write an encoded chunk
+        if let Some(chunk) = file.as_chunk()
+            && self.truncations.is_emptied_by(inode, handle)
+        {
+            chunk.truncate();
         }
         self.files.insert_at(handle, file);
         lock(&records.files).insert(handle, record.id);

@@ -197,6 +197,11 @@ impl Truncations {
             .unwrap_or(false)
     }
 
+    /// Returns whether a file was truncated to nothing through an open file.
+    pub fn is_emptied_by(&self, inode: u64, handle: u64) -> bool {
+        self.end(inode) == Some(0) && self.is_owner(inode, handle)
+    }
+
     /// Records that a file was truncated to `end` bytes of `whole` through an open file. With
     /// `zeros`, such bytes are no data.
     fn truncated(

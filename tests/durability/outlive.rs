@@ -315,6 +315,37 @@ fn only_files_whose_bytes_are_lost_report_it() {
     );
 }
 
+/// A chunk file that a program has emptied takes an encoded chunk, whichever daemon serves it then.
+#[test]
+fn an_emptied_chunk_file_takes_an_encoded_chunk_from_any_daemon() {
+    let directory = memory_directory();
+    let arrays = store(directory.path(), &["a"]);
+    let daemon = Daemon::start(directory.path(), &OUTLIVED);
+    if !is_outlived(&daemon) {
+        return;
+    }
+    let array = &arrays["a"];
+    let expected = array.stored_flat().unwrap();
+    for (chunk, is_killed) in [(0, true), (1, false)] {
+        let name = TestArray::chunk_name(&[chunk]);
+        let mut file = File::create(daemon.path().join("a").join(name)).unwrap();
+        // as a shell does before it starts the program whose output it redirects
+        close(file.try_clone().unwrap()).unwrap();
+        if is_killed {
+            kill(&daemon);
+        } else {
+            let upgraded = zarrfs(&["upgrade", text(&daemon.path()), "--program", ZARRFS]);
+            assert!(upgraded.status.success(), "{upgraded:?}");
+        }
+        let encoded = array.encoded(&[chunk]);
+        assert!(encoded.len() < CHUNK);
+        file.write_all(&encoded).unwrap();
+        close(file).unwrap();
+    }
+    assert!(daemon.unmount().success());
+    assert_eq!(array.stored_flat().unwrap(), expected);
+}
+
 /// "A successor may be killed at any time, also before it serves."
 #[test]
 fn a_loss_is_reported_also_if_a_successor_is_killed_while_it_starts() {
