@@ -111,13 +111,9 @@ impl Hierarchy {
         self.stat_or_read(key, reads_documents() && DOCUMENTS.contains(&key.name()))
     }
 
-    /// Returns the stat of a key as [`Hierarchy::stat`] does, for a caller that will not read the
-    /// value.
-    pub(super) fn stat_alone(&self, key: &Key) -> Result<Option<Stat>> {
-        self.stat_or_read(key, false)
-    }
-
-    fn stat_or_read(&self, key: &Key, reads: bool) -> Result<Option<Stat>> {
+    /// Returns the stat of a key as [`Hierarchy::stat`] does. `reads` says whether the caller will
+    /// read the value.
+    pub(super) fn stat_or_read(&self, key: &Key, reads: bool) -> Result<Option<Stat>> {
         if let Some(stat) = self.known_stat(key) {
             return Ok(stat);
         }

@@ -88,7 +88,7 @@ impl Hierarchy {
         if document.name() == ZARR_JSON {
             return Ok(None);
         }
-        let stat = self.stat_alone(&document)?;
+        let stat = self.stat_or_read(&document, false)?;
         match stat {
             Some(stat) if stat.kind != EntryKind::Value => {
                 Err(Error::damaged("is not a regular file").context(document))
