@@ -2,9 +2,11 @@
 //! it as programs do. ZARRFS_PYTHON_KILLS sets how often a Python that writes is killed.
 
 use crate::support::{ZARRFS, announce, env_number, env_path, python_script, with_timeout};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Runs the tests of the module whose names begin with one of `words`.
 fn run_module(words: &[&str]) {
@@ -15,10 +17,14 @@ fn run_module(words: &[&str]) {
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python");
-    for variable in ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"] {
-        let Some(python) = env_path(variable) else {
-            continue;
-        };
+    let pythons = ["ZARRFS_TEST_PYTHON", "ZARRFS_TEST_PYTHON3"].map(env_path);
+    // virtual environments of the same Python differ in libraries alone, which the module does not use
+    let by_program: BTreeMap<PathBuf, PathBuf> = pythons
+        .into_iter()
+        .flatten()
+        .map(|python| (fs::canonicalize(&python).unwrap(), python))
+        .collect();
+    for python in by_program.values() {
         let output = with_timeout(800, python)
             .arg("-B")
             .arg(python_script("module.py"))

@@ -274,15 +274,22 @@ fn no_command_waits_for_a_mount_that_hangs() {
         &["mount", root, other],
         &["mount", other, array],
     ];
+    // a command waits for seconds: all do so at the same time
     let assert_all_fail = |commands: &[&[&str]], code: i32, why: &str| {
-        for command in commands {
+        let assert_fails = |command: &[&str]| {
             let run = || zarrfs_in_time(command);
             let output = if code == 1 { run() } else { answered(run) };
             let message = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(code), "{command:?}: {message}");
             assert!(message.contains(why), "{command:?}: {message}");
             assert_eq!(message.lines().count(), 1, "{command:?}: {message}");
-        }
+        };
+        let assert_fails = &assert_fails;
+        std::thread::scope(|scope| {
+            for command in commands {
+                scope.spawn(move || assert_fails(command));
+            }
+        });
     };
     let stopped = Stopped::new(&daemon);
     assert_all_fail(&commands, 1, "does not answer");
