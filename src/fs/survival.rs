@@ -393,7 +393,7 @@ impl Fs {
         if let Some(flat) = file.as_flat().filter(|_| is(PAST_PAGES)) {
             flat.write_past_pages();
         }
-        // whoever has emptied it may be about to write an encoded chunk
+        // the program that has emptied the file may write an encoded chunk next
         if let Some(chunk) = file.as_chunk()
             && self.truncations.is_emptied_by(inode, handle)
         {

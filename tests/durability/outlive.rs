@@ -315,7 +315,7 @@ fn only_files_whose_bytes_are_lost_report_it() {
     );
 }
 
-/// A chunk file that a program has emptied takes an encoded chunk, whichever daemon serves it then.
+/// A chunk file that a program has emptied takes an encoded chunk, also if another daemon serves it then.
 #[test]
 fn an_emptied_chunk_file_takes_an_encoded_chunk_from_any_daemon() {
     let directory = memory_directory();

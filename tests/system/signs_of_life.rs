@@ -274,7 +274,7 @@ fn no_command_waits_for_a_mount_that_hangs() {
         &["mount", root, other],
         &["mount", other, array],
     ];
-    // a command waits for seconds: all do so at the same time
+    // each command waits for seconds, so all of them run at the same time
     let assert_all_fail = |commands: &[&[&str]], code: i32, why: &str| {
         let assert_fails = |command: &[&str]| {
             let run = || zarrfs_in_time(command);

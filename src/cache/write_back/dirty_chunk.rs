@@ -26,8 +26,8 @@ pub(in crate::cache) struct DirtyChunk {
     /// Protects the bytes and their state; `None` once the chunk has left the map of dirty chunks:
     /// the caller must look up the chunk again.
     state: Mutex<Option<DirtyState>>,
-    /// Where the bytes are now if the array has got another shape: a flush that knows this chunk
-    /// stores them there.
+    /// The chunk that has taken over the bytes, if the array has got another shape: a flush that
+    /// knows only this chunk stores that one.
     pub moved: OnceLock<Arc<DirtyChunk>>,
 }
 

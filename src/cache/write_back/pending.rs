@@ -87,7 +87,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// The store fails. What was written to the chunk is lost then, and recorded as a loss.
+    /// The store fails. The array then records the loss of the bytes that wait to be stored.
     pub fn erase_chunk(&self, array: &Arc<Array>, chunk: ChunkId) -> Result<bool> {
         self.begin_counting(array);
         let mut was_written = self.is_dirty(array, chunk);

@@ -218,7 +218,7 @@ fn a_removal_that_fails_reports_the_bytes_that_it_discards() {
         (setup.reported(), setup.array.freshness().losses()),
         (Some(libc::ESTALE), 1)
     );
-    // without bytes of its own there is nothing to report
+    // a chunk without unstored bytes loses nothing
     setup
         .store
         .plan(PlannedFault::next(Operation::Delete, libc::EACCES));
@@ -227,7 +227,7 @@ fn a_removal_that_fails_reports_the_bytes_that_it_discards() {
     assert_eq!(setup.reported(), None);
 }
 
-/// A change of the shape moves dirty chunks while a flush stores those that it has found.
+/// A change of the shape may move dirty chunks that a flush has found and not yet stored.
 #[test]
 fn a_flush_stores_chunks_that_have_moved_meanwhile() {
     let setup = Setup::new(false);

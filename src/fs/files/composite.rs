@@ -219,7 +219,7 @@ impl CompositeFile {
     /// Stores all writes through the file.
     fn store(&self, fs: &Change) -> Result<()> {
         let header = self.check_header(fs).and_then(|()| self.store_text(fs));
-        // not only arrays that are dirty: one that has grown is another `Array` of the same key
+        // the dirty chunks of an array that has grown belong to another `Array` of the same key
         self.arrays()
             .map(|array| fs.writer.flush_array(&array))
             .fold(header, Result::and)

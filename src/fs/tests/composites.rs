@@ -389,8 +389,8 @@ fn half_an_item_waits_for_the_other_half() {
     assert_eq!(read(&fs, flat, 0, 24).unwrap(), stored);
 }
 
-/// A sync of a file covers what was written through it, also if the array has grown since: the
-/// dirty chunks have moved to the array of the new shape.
+/// A sync of a file stores the bytes that were written through it, also if the array has grown
+/// since: the dirty chunks have moved to the array of the new shape.
 #[test]
 fn a_composite_stores_its_bytes_after_the_array_has_grown() {
     let store = store();
