@@ -12,7 +12,6 @@
 """
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import warnings
@@ -126,10 +125,9 @@ def make(directory):
     for version in [1, 2]:
         by_scipy(os.path.join(directory, f"scipy_{version}.nc"), version)
     by_xarray(directory)
-    if shutil.which("ncgen"):
-        for name, text in CDL.items():
-            path = os.path.join(directory, f"ncgen_{name}.nc")
-            subprocess.run(["ncgen", "-k", "cdf5", "-o", path], input=text.encode(), check=True)
+    for name, text in CDL.items():
+        path = os.path.join(directory, f"ncgen_{name}.nc")
+        subprocess.run(["ncgen", "-k", "cdf5", "-o", path], input=text.encode(), check=True)
     for name in os.listdir(directory):
         if name.endswith(".nc"):
             record(os.path.join(directory, name))

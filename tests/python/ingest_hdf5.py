@@ -14,7 +14,6 @@ All but `compare` need netCDF4, h5py, h5netcdf and xarray; `compare` reads what 
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import warnings
@@ -343,10 +342,9 @@ def make(directory):
     by_netcdf_c(directory)
     by_xarray(directory)
     by_h5py(directory)
-    if shutil.which("ncgen"):
-        for name, text in CDL.items():
-            path = os.path.join(directory, f"ncgen_{name}.nc")
-            subprocess.run(["ncgen", "-k", "nc4", "-o", path], input=text.encode(), check=True)
+    for name, text in CDL.items():
+        path = os.path.join(directory, f"ncgen_{name}.nc")
+        subprocess.run(["ncgen", "-k", "nc4", "-o", path], input=text.encode(), check=True)
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
         if name.endswith((".nc", ".h5")):
