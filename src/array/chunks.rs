@@ -22,8 +22,9 @@ pub enum Due {
     All,
     /// Those that have not changed for a while.
     Quiet(Instant),
-    /// Those that could not be stored before.
-    Failed,
+    /// Those that the close of a file stores: they could not be stored before, or a successor of
+    /// this daemon would not have one of their chunks.
+    Close,
     /// The one that holds a chunk that was put or erased, if all its chunks were.
     After(ChunkId),
 }

@@ -328,7 +328,10 @@ impl Chunks for ShardedChunks {
         match due {
             Due::All => pending.objects(),
             Due::Quiet(now) => pending.quiet(now),
-            Due::Failed => pending.failed(),
+            Due::Close => {
+                let is_outlived = array.freshness.unstored_count().is_some();
+                pending.due_at_close(is_outlived)
+            }
             Due::After(chunk) => {
                 let id = self.outer_shard(array, chunk);
                 let count = self.shards.count(id, &array.grid);

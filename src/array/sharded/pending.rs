@@ -414,9 +414,13 @@ impl PendingChunks {
         })
     }
 
-    /// Returns the objects that could not be stored.
-    pub fn failed(&self) -> Vec<u64> {
-        self.objects_where(|object| object.has_failed)
+    /// Returns the objects that could not be stored, and with `is_outlived` those with a chunk that
+    /// has no record.
+    pub fn due_at_close(&self, is_outlived: bool) -> Vec<u64> {
+        self.objects_where(|object| {
+            let has_unrecorded = object.records.len() < object.chunks.len();
+            object.has_failed || (is_outlived && has_unrecorded)
+        })
     }
 
     fn objects_where(&self, is_wanted: impl Fn(&PendingObject) -> bool) -> Vec<u64> {

@@ -4,7 +4,8 @@
 //! must not know when shards are stored, nor what else a successor does.
 //!
 //! Invariant: a pending chunk has a record from before its request is answered until its object is
-//! stored or another chunk takes its place. Of two records of a chunk, the later one stands for it.
+//! stored or another chunk takes its place. A chunk without a record is stored before the close of
+//! its file is answered. Of two records of a chunk, the later one stands for it.
 //! Bytes in a spill file, which outlives the daemon, are there at least as long as the record.
 
 use super::pending::{self, PendingBytes, PendingChunk};
@@ -28,7 +29,7 @@ const ERASED_RECORD: u32 = 16;
 const PUT_RECORD: u32 = 17;
 const SPILLED_RECORD: u32 = 19;
 
-/// Maximum number of ranges in a record; a chunk with more is not recorded.
+/// Maximum number of ranges in a record, which takes 16 bytes for each. A chunk with more has none.
 const MAX_RANGES: usize = 256;
 
 /// A pending chunk that a killed daemon has left.

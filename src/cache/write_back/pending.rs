@@ -150,12 +150,14 @@ impl Cache {
     }
 
     /// Writes back the dirty chunks of an array. Those of objects that hold several then wait there
-    /// for others, unless an object could not be stored in the background.
+    /// for others, unless an object could not be stored in the background, or a successor of this
+    /// daemon would not have a chunk.
     pub fn hand_over(&self, array: &Array) -> Result<()> {
-        if self.has_pending(|of| of.key() == array.key() && !of.due(Due::Failed).is_empty()) {
-            return self.flush_array(array);
+        let done = self.write_back_where(|of| of.key() == array.key());
+        if self.has_pending(|of| of.key() == array.key() && !of.due(Due::Close).is_empty()) {
+            return done.and(self.flush_array(array));
         }
-        self.write_back_where(|of| of.key() == array.key())
+        done
     }
 
     /// Stores all pending chunks of the arrays for which `of` returns true.
