@@ -142,9 +142,18 @@ pub fn open(request: StoreRequest, directory: &Path) -> CommandResult<Hierarchy>
     } else {
         OverlayDirectory::open_or_create(&path, &store)
     };
-    let fsync = request.writing.is_none_or(|writing| !writing.no_fsync);
+    let open = |directory: OverlayDirectory| {
+        let mut values = directory.values()?;
+        if request.writing.is_some_and(|writing| writing.no_fsync) {
+            values = values.without_fsync();
+        }
+        if request.args.usage.is_successor {
+            values = values.with_earlier_changes();
+        }
+        OverlayStore::open(lower, directory, values, request.stats.clone())
+    };
     let store = directory
-        .and_then(|directory| OverlayStore::open(lower, directory, fsync, request.stats.clone()))
+        .and_then(open)
         .map_err(|e| failed(e.context("--overlay")))?;
     request.hierarchy_of(Arc::new(store))
 }
@@ -208,14 +217,11 @@ fn diff(args: &DiffArgs) -> CommandResult {
     let location = args.below.location(&directory);
     let lower = args.below.open(&location)?;
     let upper = directory.values()?;
+    let values = directory.values()?;
     let shown = directory.store().to_string();
     let stats: Arc<Stats> = Arc::default();
-    let merged = Arc::new(OverlayStore::open(
-        lower.clone(),
-        directory,
-        true,
-        stats.clone(),
-    )?);
+    let merged = OverlayStore::open(lower.clone(), directory, values, stats.clone())?;
+    let merged = Arc::new(merged);
     let hierarchies = [merged, lower.clone()].map(|store: Arc<dyn Store>| {
         Hierarchy::new(store, args.below.store_args.v1_order, stats.clone())
     });

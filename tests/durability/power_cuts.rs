@@ -4,13 +4,15 @@
 //! are compared with the history of the writes. scripts/soak runs these tests; they need root and
 //! loop devices.
 
+use crate::outlive;
 use crate::support;
 use crate::support::array::TestArray;
 use crate::support::daemon::Daemon;
 use crate::support::history::{Findings, History};
 use crate::support::session::Session;
-use crate::support::{announce, env_number, random, with_timeout};
+use crate::support::{announce, close, env_number, open_for_writing, random, with_timeout};
 use serde_json::json;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -142,13 +144,12 @@ fn cut(kind: &str, seed: u64) -> (Findings, usize) {
     (history.check(), syncs)
 }
 
-/// Cuts the power ZARRFS_POWER_CUTS times, with seeds from ZARRFS_SEED on.
-fn power_cuts(kind: &str) {
+/// Returns how often the power is cut, which ZARRFS_POWER_CUTS sets.
+fn cuts(kind: &str) -> u64 {
     let cuts = env_number("ZARRFS_POWER_CUTS", 0);
-    let seed = env_number("ZARRFS_SEED", 1);
     if cuts == 0 {
         announce("skipped: ZARRFS_POWER_CUTS is not set; scripts/soak sets it");
-        return;
+        return 0;
     }
     let programs = ["xfs_io", "losetup", &format!("mkfs.{kind}")];
     let loops = Command::new("losetup")
@@ -161,8 +162,18 @@ fn power_cuts(kind: &str) {
         || !loops
     {
         announce("skipped: no free loop device");
+        return 0;
+    }
+    cuts
+}
+
+/// Cuts the power repeatedly, with seeds from ZARRFS_SEED on.
+fn power_cuts(kind: &str) {
+    let cuts = cuts(kind);
+    if cuts == 0 {
         return;
     }
+    let seed = env_number("ZARRFS_SEED", 1);
     let mut findings = Findings::default();
     let mut syncs = 0;
     for seed in seed..seed + cuts {
@@ -193,4 +204,27 @@ fn power_cuts_on_ext4_tear_and_lose_nothing() {
 #[test]
 fn power_cuts_on_xfs_tear_and_lose_nothing() {
     power_cuts("xfs");
+}
+
+/// A daemon that is killed has not synced the directories of the chunks that it has stored.
+#[test]
+fn fsync_covers_chunks_that_a_killed_daemon_has_stored() {
+    for _ in 0..cuts("ext4") {
+        let disk = Disk::new("ext4");
+        let path = disk.path().join("store/a");
+        let array = TestArray::new(path, &[CHUNKS * CHUNK], &[CHUNK], json!({}));
+        must("sync", &["-f"], &disk.path());
+        let mut daemon = Daemon::start(&array.path, &[]);
+        let data = daemon.path().join("data.raw");
+        let writer = open_for_writing(&data);
+        writer.write_all_at(&[7; CHUNK], 0).unwrap();
+        close(writer).unwrap();
+        outlive::kill(&daemon);
+        open_for_writing(&data).sync_all().unwrap();
+        must("xfs_io", &["-x", "-c", "shutdown"], &disk.path());
+        daemon.kill();
+        drop(daemon);
+        disk.restart();
+        assert!(array.stored_flat().unwrap()[..CHUNK] == [7; CHUNK]);
+    }
 }

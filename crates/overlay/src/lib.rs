@@ -37,8 +37,8 @@ use std::sync::Arc;
 use zarrfs_base::error::{Error, Kind, Result};
 use zarrfs_base::stats::Stats;
 use zarrfs_store::{
-    ByteRange, Capabilities, EntryKind, Hint, Key, Listing, Permissions, Readable, Stat, Store,
-    SubtreeLocks, both, stat_many_with,
+    ByteRange, Capabilities, DirectoryStore, EntryKind, Hint, Key, Listing, Permissions, Readable,
+    Stat, Store, SubtreeLocks, both, stat_many_with,
 };
 
 /// Maximum number of times that a read begins again because another thread changes the key.
@@ -73,21 +73,14 @@ enum OverlaySource {
 }
 
 impl OverlayStore {
-    /// Lays the overlay in `directory` over `lower`. Without `fsync`, changes may be lost or torn
-    /// by a power loss.
+    /// Lays the overlay in `directory`, which has `values`, over `lower`.
     pub fn open(
         lower: Arc<dyn Store>,
         directory: OverlayDirectory,
-        fsync: bool,
+        values: DirectoryStore,
         stats: Arc<Stats>,
     ) -> Result<OverlayStore> {
-        let values = directory.values()?;
-        let values = values.removing_abandoned();
-        let upper = Arc::new(if fsync {
-            values
-        } else {
-            values.without_fsync()
-        });
+        let upper = Arc::new(values.removing_abandoned());
         let overlay = Self::over(lower, upper, directory.values_path(), stats)?;
         Ok(OverlayStore {
             _directory: Some(directory),

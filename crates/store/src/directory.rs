@@ -115,6 +115,12 @@ impl DirectoryStore {
         }
     }
 
+    /// Makes the first sync cover changes of an earlier process, too.
+    pub fn with_earlier_changes(self) -> Self {
+        self.changes.add_unknown();
+        self
+    }
+
     /// Uses `locks` for [`LocalFiles::lock_key`](super::LocalFiles::lock_key).
     pub fn with_locks(self, locks: LockFiles) -> Self {
         DirectoryStore {

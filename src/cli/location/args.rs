@@ -62,6 +62,8 @@ pub struct StoreUsage {
     pub is_above: bool,
     /// The mountpoint, without links, which no reference may lead into.
     pub mountpoint: Option<PathBuf>,
+    /// Whether a daemon before this one may have changed the store without a sync.
+    pub is_successor: bool,
     /// The space of spill files, if a mount has another one.
     pub spill: Option<Arc<SpillSpace>>,
 }

@@ -75,6 +75,9 @@ impl StoreRequest<'_> {
         if let Some(writing) = self.writing {
             store = writing.apply(store)?;
         }
+        if self.args.usage.is_successor {
+            store = store.with_earlier_changes();
+        }
         if is_written {
             store = store.removing_abandoned();
             warn_of_other_machines(path, store.lock_reach());

@@ -86,7 +86,7 @@ impl<'a> OpenedMount<'a> {
         let stats = Arc::default();
         let listener = args.listen.as_ref().map(StatisticsListener::bind);
         let listener = listener.transpose()?;
-        let hierarchy = open_hierarchy(args, &path, &stats)?;
+        let hierarchy = open_hierarchy(args, &path, why.is_some(), &stats)?;
         warn_unlisted(&hierarchy, &args.store);
         let read_only = args.read_only || !hierarchy.store().is_writable();
         let signals = register()?;
@@ -140,6 +140,7 @@ impl<'a> OpenedMount<'a> {
 fn open_hierarchy(
     args: &ServedArgs,
     mountpoint: &Path,
+    is_successor: bool,
     stats: &Arc<Stats>,
 ) -> CommandResult<Hierarchy> {
     let mut store_args = args.store_args.clone();
@@ -148,6 +149,7 @@ fn open_hierarchy(
         holds_stores: args.stores,
         shows_history: args.history,
         mountpoint: Some(mountpoint.to_path_buf()),
+        is_successor,
         spill: Some(SpillSpace::new(args.reading.spill_options())),
         ..StoreUsage::default()
     };

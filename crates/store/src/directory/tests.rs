@@ -469,6 +469,17 @@ fn changed_directories_are_synced_after_renames() {
 }
 
 #[test]
+fn the_changes_of_an_earlier_process_are_synced_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = DirectoryStore::open(dir.path()).unwrap();
+    let store = store.with_earlier_changes();
+    store.put(&key("k"), b"1").unwrap();
+    assert_eq!(store.changed(), ["", ""]);
+    store.sync().unwrap();
+    assert!(store.changed().is_empty());
+}
+
+#[test]
 fn the_number_of_recorded_directories_is_bounded() {
     let dir = tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())

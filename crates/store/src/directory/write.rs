@@ -48,6 +48,17 @@ pub(super) struct ChangedDirectories {
     syncing: Mutex<()>,
 }
 
+impl ChangedDirectories {
+    /// Adds a directory that is not found, so that the next sync syncs the whole file system.
+    pub(super) fn add_unknown(&self) {
+        lock(&self.directories).insert(ChangedDirectory {
+            path: String::new(),
+            device: 0,
+            inode: 0,
+        });
+    }
+}
+
 /// A directory by path, and by inode number in case the path now leads elsewhere.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct ChangedDirectory {
