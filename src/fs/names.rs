@@ -547,6 +547,10 @@ impl Change<'_> {
             return self.truncate_file(inode, node, size, handle);
         }
         if let Some(draft) = self.drafts.get(&node.path()) {
+            // a successor of the daemon opens the file with its former content
+            if let Some(handle) = handle {
+                self.record_written(handle);
+            }
             return draft.set_len(size);
         }
         let file = self.open_to_write(inode, node)?.file;

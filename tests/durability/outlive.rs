@@ -44,7 +44,7 @@ fn is_outlived(daemon: &Daemon) -> bool {
 }
 
 /// Kills the daemon, and waits until another one has taken its place.
-fn kill(daemon: &Daemon) {
+pub fn kill(daemon: &Daemon) {
     let killed = daemon.pid();
     kill_process(killed, Signal::KILL).unwrap();
     wait_for("a successor", || {
@@ -344,6 +344,35 @@ fn an_emptied_chunk_file_takes_an_encoded_chunk_from_any_daemon() {
     }
     assert!(daemon.unmount().success());
     assert_eq!(array.stored_flat().unwrap(), expected);
+}
+
+/// A document that a program has emptied, and not yet written, has its former content in a successor: what is
+/// written next must not be laid over it.
+#[test]
+fn a_document_that_was_emptied_reports_that_the_daemon_was_killed() {
+    let directory = memory_directory();
+    store(directory.path(), &["a"]);
+    let former = br#"{"history": "measured"}"#;
+    fs::write(directory.path().join("a/.zattrs"), former).unwrap();
+    let daemon = Daemon::start(directory.path(), &OUTLIVED);
+    if !is_outlived(&daemon) {
+        return;
+    }
+    let shown = daemon.path().join("a/.zattrs");
+    let file = File::create(&shown).unwrap();
+    kill(&daemon);
+    let same_length = br#"{"history": "modelled"}"#;
+    let written = file.write_all_at(same_length, 0);
+    let closed = close(file);
+    assert_eq!(
+        written.or(closed).unwrap_err().raw_os_error(),
+        Some(libc::EIO)
+    );
+    assert_eq!(fs::read(&shown).unwrap(), former);
+    fs::write(&shown, same_length).unwrap();
+    assert!(daemon.unmount().success());
+    let stored = fs::read(directory.path().join("a/.zattrs")).unwrap();
+    assert_eq!(stored, same_length);
 }
 
 /// "A successor may be killed at any time, also before it serves."
@@ -802,6 +831,33 @@ fn chunk_files_of_shards_outlive_the_daemon() {
 #[test]
 fn chunk_files_in_the_spill_file_outlive_the_daemon() {
     chunk_files_outlive(16, 1500 << 10, 12);
+}
+
+/// The same with more written pieces than the journal has of a chunk: close stores the shard.
+#[test]
+fn a_chunk_file_that_was_written_in_many_pieces_outlives_the_daemon() {
+    let directory = memory_directory();
+    let path = sharded_array(directory.path(), 8, 2048);
+    let daemon = Daemon::start(&path, &OUTLIVED);
+    if !is_outlived(&daemon) {
+        return;
+    }
+    let chunk = daemon.path().join("3");
+    fs::write(&chunk, [1; 2048]).unwrap();
+    open_for_writing(&chunk).sync_all().unwrap();
+    let mut expected = [1; 2048];
+    for pieces in [200, 1000] {
+        let file = open_for_writing(&chunk);
+        for piece in 0..pieces {
+            expected[2 * piece] += 1;
+            file.write_all_at(&expected[2 * piece..][..1], 2 * piece as u64)
+                .unwrap();
+        }
+        close(file).unwrap();
+        kill(&daemon);
+        assert!(fs::read(&chunk).unwrap() == expected, "{pieces}");
+    }
+    assert!(daemon.unmount().success());
 }
 
 /// Changes the files of `count` chunks of `size` bytes, and compares them with a model after each
