@@ -121,9 +121,9 @@ fn pipeline(meta: &ArrayMetadata, grid: &Grid) {
         .flat_map(|last| [0, last / 2, last])
         .map(ChunkId)
     {
-        let filters = meta.filters_of_shape(&meta.chunk_shape(&grid.indices(chunk)));
+        let codecs = meta.codecs_of_shape(&meta.chunk_shape(&grid.indices(chunk)));
         // a codec may refuse a shape, for example one with an odd number of items
-        let Ok(filters) = filters else { continue };
+        let Ok((filters, _)) = codecs else { continue };
         if let Ok(pipeline) = Pipeline::with_filters(meta, &filters, grid.chunk_size(chunk)) {
             decode(&pipeline, grid.chunk_size(chunk));
         }

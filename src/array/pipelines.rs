@@ -49,7 +49,8 @@ impl Pipelines {
             return self.largest.clone();
         }
         self.others.get_or_make(shape, || {
-            Pipeline::with_filters(metadata, &metadata.filters_of_shape(shape)?, size)
+            let (filters, _) = metadata.codecs_of_shape(shape)?;
+            Pipeline::with_filters(metadata, &filters, size)
         })
     }
 }

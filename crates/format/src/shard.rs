@@ -145,7 +145,7 @@ impl Shards {
                 .zip(&metadata.chunks)
                 .map(|(len, chunk)| len * chunk)
                 .collect();
-            let levels = metadata.shards_of_shape(&shape)?;
+            let (_, levels) = metadata.codecs_of_shape(&shape)?;
             let outermost = levels
                 .first()
                 .ok_or_else(|| Error::damaged("no level of shards"))?;

@@ -120,29 +120,18 @@ impl ArrayMetadata {
         })
     }
 
-    /// Returns the filters of a chunk of shape `shape`, where chunks differ in shape.
+    /// Returns the filters and the levels of shards of an object of shape `shape`, where objects
+    /// differ in shape.
     ///
     /// # Errors
     ///
-    /// The errors of [`ArrayMetadata::parse_v3`] for a chain that cannot encode such a chunk.
-    pub fn filters_of_shape(&self, shape: &[u64]) -> Result<Vec<CodecConfig>> {
-        match &self.v3 {
-            Some(v3) => Ok(parse_chain(&v3.codecs, shape, &v3.data_type)?.filters),
-            None => Ok(self.filters.clone()),
-        }
-    }
-
-    /// Returns the levels of shards for an outermost shard of shape `shape`, where these differ in
-    /// shape.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`ArrayMetadata::parse_v3`] for a chain that cannot encode such a shard.
-    pub fn shards_of_shape(&self, shape: &[u64]) -> Result<Vec<ShardLevel>> {
-        match &self.v3 {
-            Some(v3) => Ok(parse_chain(&v3.codecs, shape, &v3.data_type)?.shards),
-            None => Ok(self.shards.clone()),
-        }
+    /// The errors of [`ArrayMetadata::parse_v3`] for a chain that cannot encode such an object.
+    pub fn codecs_of_shape(&self, shape: &[u64]) -> Result<(Vec<CodecConfig>, Vec<ShardLevel>)> {
+        let Some(v3) = &self.v3 else {
+            return Ok((self.filters.clone(), self.shards.clone()));
+        };
+        let chain = parse_chain(&v3.codecs, shape, &v3.data_type)?;
+        Ok((chain.filters, chain.shards))
     }
 
     /// Returns the lengths of the outermost shards along each dimension, or of the chunks if there

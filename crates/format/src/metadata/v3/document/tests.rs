@@ -542,7 +542,7 @@ fn chunks_of_different_lengths_are_shown_as_they_are_stored() {
             .replace(", ", ","),
         r#"{"id":"transpose","shape":[4,3],"order":[1,0]}"#
     );
-    let small = &old.filters_of_shape(&[2, 1]).unwrap()[0];
+    let small = &old.codecs_of_shape(&[2, 1]).unwrap().0[0];
     assert_eq!(
         json::write(&small.to_json())
             .replace(": ", ":")
