@@ -267,7 +267,7 @@ impl Fs {
         };
         let attributes = self.arrays.sized(&node, attributes)?;
         Ok(self.truncations.shown(Attributes {
-            inode: self.tree.remember(node),
+            inode: self.tree.live.remember(node),
             ..attributes
         }))
     }

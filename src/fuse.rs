@@ -45,7 +45,7 @@ mod request_info;
 mod requests;
 
 pub use control::{PATIENCE, close_on_exec, read_control, read_statistics};
-pub use guard::{GuardCalls, MountGuard, RunService, daemons};
+pub use guard::{MountGuard, RunService, daemons};
 pub use inherited::{inherited_descriptor, names_connection};
 pub use messages::{receive, send, socket_pair};
 pub use mount::{MountError, MountRequest, Mountpoint, UnmountMode, Unmounted, unmount_path};
@@ -200,7 +200,7 @@ pub fn serve(
     before(mountpoint)?;
     if handshake.is_some() {
         // they may show bytes that are lost, and this process does not know their versions
-        notices.drop_all(fs.tree().known_numbers());
+        notices.drop_all(fs.tree().live.numbers());
     }
     let run = move || session.run().map_err(Error::from);
     Ok(std::thread::Builder::new()

@@ -3,8 +3,9 @@
 
 use super::logger;
 use super::{CommandFailure, CommandResult, DIAGNOSTICS, StoreLocation, absolute, words};
-use crate::fuse::{GuardCalls, Mountpoint};
+use crate::fuse::Mountpoint;
 use clap::Args;
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -133,7 +134,11 @@ impl Sandbox {
             return Ok(());
         };
         support.enter(&self.rules)?;
-        zarrfs_store::change_directories_by(GuardCalls(guard.clone()));
+        let outside = guard.clone();
+        zarrfs_store::change_directories_by(Box::new(move |call, directories| {
+            let made = outside.call(call, directories);
+            made.map_err(|e| Errno::from_raw_os_error(e.errno()))
+        }));
         let guard = guard.clone();
         set_outside(move |service, argument, limit| guard.serve(service, argument, limit));
         Ok(())

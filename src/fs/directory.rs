@@ -58,6 +58,7 @@ impl Fs {
             // another program has removed it since the kernel has found it
             Err(e) => self
                 .tree
+                .live
                 .lost(inode)
                 .filter(|node| node.is_directory())
                 .ok_or(e)?,
@@ -199,7 +200,7 @@ impl Fs {
                     let inode = if is_dots {
                         attributes.inode
                     } else {
-                        self.tree.remember(node)
+                        self.tree.live.remember(node)
                     };
                     let attributes = self.truncations.shown(Attributes {
                         inode,
@@ -215,7 +216,7 @@ impl Fs {
                         stream.position + 1,
                     ) {
                         if !is_dots {
-                            self.tree.forget(inode, 1);
+                            self.tree.live.forget(inode, 1);
                         }
                         names[i..]
                             .iter()
@@ -305,7 +306,7 @@ impl DirectoryStream {
         let first: Vec<Result<Name>> = (0..3)
             .map_while(|position| self.next_at(position).transpose())
             .collect();
-        let is_known = matches!(first.get(2), Some(Ok(name)) if tree.knows(name.inode));
+        let is_known = matches!(first.get(2), Some(Ok(name)) if tree.live.knows(name.inode));
         for name in first.into_iter().rev() {
             self.pending.push_front(name);
         }

@@ -161,7 +161,7 @@ impl ArrayWriter<'_> {
         let EncodedValue { array, chunk } = value;
         let _writing = self.resizing.writing_to(array)?;
         // flush first, or earlier writes would be laid over the new value
-        self.cache.flush_where(|of| of.key() == array.key())?;
+        self.cache.flush_array(array)?;
         self.guard_value(value);
         let replaced = array.replace_value(*chunk, Some(file));
         self.add_stale(array.key(), true);
@@ -176,7 +176,7 @@ impl ArrayWriter<'_> {
             return self.erase_chunk(array, *chunk);
         }
         // a value that is too damaged to be changed may be deleted
-        if let Err(e) = self.cache.flush_where(|of| of.key() == array.key()) {
+        if let Err(e) = self.cache.flush_array(array) {
             log::debug!("{e}");
         }
         self.guard_value(value);

@@ -337,7 +337,7 @@ impl CurrentArray {
         }
         // the lock is not held here, because requests that need no store take it too; chunks that
         // cannot be stored stay dirty, and the close of the file reports the error
-        let _ = fs.cache.flush_where(|array| array.key() == old.key());
+        let _ = fs.cache.flush_array(&old);
         let new = fs.arrays.open(old.key())?;
         *lock(&self.0) = new.clone();
         Ok(new)

@@ -109,7 +109,7 @@ impl LostNames {
     /// removals there.
     fn keep_successors(&self, inode: u64) {
         let node = self.tree.node(inode).ok();
-        let node = node.or_else(|| self.tree.lost(inode));
+        let node = node.or_else(|| self.tree.live.lost(inode));
         if let Some(node) = node.filter(|_| !self.is_read_only) {
             self.refuse(node.path());
         }
@@ -119,12 +119,12 @@ impl LostNames {
     /// ended.
     fn is_removed(&self, inode: u64, directory: &Node) -> bool {
         self.wait(&directory.path());
-        self.tree.lost(inode).is_some()
+        self.tree.live.lost(inode).is_some()
     }
 
     /// Returns the names in a directory. One that was removed through the mount is empty.
     pub fn names_in(&self, inode: u64, node: &Node) -> Result<NameStream> {
-        if self.tree.lost(inode).is_some() {
+        if self.tree.live.lost(inode).is_some() {
             return Ok(Box::new(std::iter::empty()));
         }
         match self.tree.names(node) {
@@ -142,8 +142,8 @@ impl LostNames {
 impl Fs {
     /// Subtracts `count` lookups of an inode number.
     pub fn forget(&self, inode: u64, count: u64) {
-        self.tree.forget(inode, count);
-        if !self.tree.knows(inode) {
+        self.tree.live.forget(inode, count);
+        if !self.tree.live.knows(inode) {
             self.lost.forget(inode);
         }
     }
@@ -176,7 +176,7 @@ impl Fs {
         if let Some((_, attributes)) = self.unlinked_file(inode) {
             return Some(attributes);
         }
-        self.tree.removed_directory(&*self.tree.lost(inode)?)
+        self.tree.removed_directory(&*self.tree.live.lost(inode)?)
     }
 }
 

@@ -109,7 +109,7 @@ impl Fs {
             "live_nodes",
             "gauge",
             "Names that the kernel keeps.",
-            self.tree.live_nodes(),
+            self.tree.live.len(),
         );
         let is_failing = u8::from(self.stats.is_failing());
         text.single(

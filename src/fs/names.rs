@@ -105,8 +105,8 @@ impl Fs {
         node: &Node,
         open: impl FnOnce(u64) -> Result<(Attributes, T)>,
     ) -> Result<(Attributes, T)> {
-        let inode = self.tree.remember(node.clone());
-        let opened = open(inode).inspect_err(|_| self.tree.forget(inode, 1));
+        let inode = self.tree.live.remember(node.clone());
+        let opened = open(inode).inspect_err(|_| self.tree.live.forget(inode, 1));
         let (attributes, file) = opened?;
         let attributes = Attributes {
             inode,
@@ -297,7 +297,7 @@ impl Fs {
         let node = Node::Directory(key);
         let attributes = self.tree.attributes(&node)?;
         Ok(Attributes {
-            inode: self.tree.remember(node),
+            inode: self.tree.live.remember(node),
             ..attributes
         })
     }

@@ -105,7 +105,7 @@ impl Change<'_> {
             .find(&parent, &name)?
             .ok_or_else(|| Error::system(libc::ENOENT))?;
         Ok(Attributes {
-            inode: self.tree.remember(node),
+            inode: self.tree.live.remember(node),
             ..attributes
         })
     }

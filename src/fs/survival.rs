@@ -415,7 +415,7 @@ impl Fs {
         let target = self.tree.target(&parent, path.name())?;
         let (attributes, new) = self.create_new(target, path.name(), false, mode)?;
         // the kernel has looked it up once
-        self.tree.forget(attributes.inode, 1);
+        self.tree.live.forget(attributes.inode, 1);
         Ok(self.insert(new))
     }
 

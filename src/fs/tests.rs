@@ -506,10 +506,10 @@ fn names_are_listed_with_attributes_in_pieces() {
     // each returned name counts as one lookup, and no other name does
     for inode in lookups {
         c.fs.attributes(inode).unwrap();
-        c.fs.tree().forget(inode, 1);
+        c.fs.tree().live.forget(inode, 1);
         assert_eq!(c.fs.attributes(inode).unwrap_err().errno(), libc::ESTALE);
     }
-    c.fs.tree().forget(inode, 1);
+    c.fs.tree().live.forget(inode, 1);
     assert!(c.fs.tree.state().contains(&("live_nodes", 0.into())));
 }
 
@@ -523,7 +523,7 @@ fn opening_for_writing_fails_with_erofs() {
         libc::EROFS
     );
     assert_eq!((file.size, file.blocks), (4, 0));
-    c.fs.tree().forget(file.inode, 1);
+    c.fs.tree().live.forget(file.inode, 1);
     assert_eq!(
         c.fs.attributes(file.inode).unwrap_err().errno(),
         libc::ESTALE

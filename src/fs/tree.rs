@@ -6,7 +6,6 @@ use crate::array::Array;
 use crate::array::hierarchy::{Hierarchy, MetadataDocument, MetadataFile};
 use crate::cache::Cache;
 use lru::LruCache;
-use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -105,7 +104,8 @@ pub struct Tree {
     hierarchy: Arc<Hierarchy>,
     cache: Arc<Cache>,
     started: SystemTime,
-    live: LiveNodes,
+    /// The nodes that the kernel knows.
+    pub live: LiveNodes,
     stored_sizes: StoredSizes,
     walks: Walks,
     /// The number that [`Tree::requests`] returns.
@@ -209,30 +209,10 @@ impl Tree {
         self.requests.get()
     }
 
-    /// Counts a lookup of `node`, and returns the inode number by which the kernel names it from
-    /// now on.
-    ///
-    /// Invariant: an answer that counts a lookup has the number that this function has returned,
-    /// never an earlier one. In between, the kernel may forget a removed file of the same path,
-    /// whose number is free then.
-    pub fn remember(&self, node: Node) -> u64 {
-        self.live.remember(node)
-    }
-
-    /// Returns the generation of an inode number, which tells its uses for different files apart.
-    pub fn generation(&self, inode: u64) -> u32 {
-        self.live.generation(inode)
-    }
-
     /// Returns the inode number by which the kernel names `node`, or would name it after a lookup
     /// now.
     pub fn inode(&self, node: &Node) -> u64 {
         self.live.number(node)
-    }
-
-    /// Subtracts `count` lookups of an inode number.
-    pub fn forget(&self, inode: u64, count: u64) {
-        self.live.forget(inode, count);
     }
 
     /// Records the nodes in `journal` from now on, and takes over those that a daemon has left.
@@ -240,33 +220,6 @@ impl Tree {
         self.live.outlive(journal, left);
         self.early.outlive(journal, left);
         self.hierarchy.outlive(journal, left);
-    }
-
-    /// Returns the inode numbers that the kernel knows.
-    pub fn known_numbers(&self) -> Vec<u64> {
-        self.live.numbers()
-    }
-
-    /// Returns whether the kernel knows an inode number.
-    pub fn knows(&self, inode: u64) -> bool {
-        self.live.knows(inode)
-    }
-
-    /// Returns the node of an inode number that was removed or replaced through the mount.
-    pub fn lost(&self, inode: u64) -> Option<Arc<Node>> {
-        self.live.lost(inode)
-    }
-
-    /// Returns whether the kernel should be asked to forget names. Returns `true` once each time
-    /// this becomes so.
-    pub fn take_crowded(&self) -> bool {
-        self.live.take_crowded()
-    }
-
-    /// Returns names that the kernel should forget, by the inode number of their directory: those
-    /// that no request has used for longest, and none of the inodes `kept`.
-    pub fn least_used_names(&self, kept: &HashSet<u64>) -> HashMap<u64, Vec<String>> {
-        self.live.least_used(kept)
     }
 
     /// Returns the array and the number of a chunk.
@@ -516,18 +469,13 @@ impl Tree {
             ("cache_bound", self.cache.bound().into()),
             ("dirty_chunks", dirty_chunks.into()),
             ("dirty_bytes", dirty_bytes.into()),
-            ("live_nodes", self.live_nodes().into()),
+            ("live_nodes", self.live.len().into()),
         ]
     }
 
     /// Returns the time since the mount began.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed().unwrap_or_default()
-    }
-
-    /// Returns the number of names that the kernel knows.
-    pub fn live_nodes(&self) -> usize {
-        self.live.len()
     }
 }
 

@@ -15,7 +15,7 @@ use super::messages::{MAX_DESCRIPTORS, receive, send, socket_pair};
 use super::mount_place::{MountPlace, open_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::retry_on_intr;
 use rustix::mount::UnmountFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Signal, geteuid, set_parent_process_death_signal};
@@ -40,7 +40,7 @@ use zarrfs_base::memory::lock;
 use zarrfs_base::outside::Answer;
 use zarrfs_base::signals::{self, ENDING};
 use zarrfs_sandbox::{PathAccess, restrict_thread};
-use zarrfs_store::{DirectoryCall, DirectoryCalls};
+use zarrfs_store::DirectoryCall;
 
 /// The environment variable with the number of the process that the child guards.
 const GUARDED: &str = "ZARRFS_GUARDED";
@@ -202,7 +202,11 @@ impl MountGuard {
     }
 
     /// Makes a call in a directory that took the place of another one.
-    fn call(&self, call: &DirectoryCall, directories: &[BorrowedFd]) -> Result<Option<OwnedFd>> {
+    pub fn call(
+        &self,
+        call: &DirectoryCall,
+        directories: &[BorrowedFd],
+    ) -> Result<Option<OwnedFd>> {
         let request = call.to_bytes();
         let unused = lock(&self.admitted).pop();
         let mut socket = unused.map_or_else(|| self.admit(), Ok)?;
@@ -223,20 +227,6 @@ impl MountGuard {
         let socket = answer.into_file()?;
         set_socket_timeout(&socket, Timeout::Recv, Some(CALL_LIMIT))?;
         Ok(socket)
-    }
-}
-
-/// The guard as the caller of the store's calls.
-pub struct GuardCalls(pub Arc<MountGuard>);
-
-impl DirectoryCalls for GuardCalls {
-    fn make(
-        &self,
-        call: &DirectoryCall,
-        directories: &[BorrowedFd],
-    ) -> rustix::io::Result<Option<OwnedFd>> {
-        let made = self.0.call(call, directories);
-        made.map_err(|e| Errno::from_raw_os_error(e.errno()))
     }
 }
 

@@ -61,7 +61,7 @@ impl NameLimit {
 
     /// Makes the kernel forget names if it knows too many. Does not wait for the kernel.
     pub fn enforce(self: &Arc<Self>) {
-        if self.fs.tree().take_crowded() {
+        if self.fs.tree().live.take_crowded() {
             let limit = self.clone();
             self.pool.run(move || limit.forget_least_used());
         }
@@ -69,7 +69,7 @@ impl NameLimit {
 
     fn forget_least_used(self: &Arc<Self>) {
         let open = lock(&self.open).keys().copied().collect();
-        for (directory, names) in self.fs.tree().least_used_names(&open) {
+        for (directory, names) in self.fs.tree().live.least_used(&open) {
             let kernel = self.kernel.clone();
             self.pool.run(move || {
                 names

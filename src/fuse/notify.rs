@@ -74,7 +74,7 @@ pub struct Notices {
     pool: Pool,
     /// Protects the map: the files whose pages are being dropped, by inode number.
     files: Mutex<HashMap<u64, NotifiedFile>>,
-    reads: PageReads,
+    pub reads: PageReads,
 }
 
 /// A file whose pages are being dropped.
@@ -231,21 +231,11 @@ impl Notices {
         self.reads.end_drop(inode, &reads);
     }
 
-    /// Records that the kernel drops pages of a file, of which writes may be in flight.
-    pub fn record_drop(&self, inode: u64) {
-        self.reads.dropped(inode);
-    }
-
     /// Records a read that was received: see [`super::page_reads`].
     pub fn record_read(self: &Arc<Self>, inode: u64, range: Range<u64>) {
         if !self.reads.read(inode, range) {
             self.drop_all(vec![inode]);
         }
-    }
-
-    /// Returns whether a page may be older than a write to `range` that is applied now.
-    pub fn may_be_older(&self, inode: u64, range: Range<u64>) -> bool {
-        self.reads.may_be_older(inode, range)
     }
 
     /// Drops the pages of a write to `range` that was applied, and then calls `reply`. Calls it at

@@ -84,7 +84,7 @@ impl ServeOptions {
 
 /// Returns the generation of an inode with the attributes `a`.
 pub fn generation(fs: &Fs, a: &Attributes) -> Generation {
-    Generation(fs.tree().generation(a.inode).into())
+    Generation(fs.tree().live.generation(a.inode).into())
 }
 
 /// A reply that can carry an error instead of a value.

@@ -236,7 +236,7 @@ impl Filesystem for FuseServer {
                     sized.inspect_err(|_| fs.release(opened.handle))?;
                 }
                 if opened.pages == KernelPages::Fresh && opened.is_written_while_shared {
-                    notices.record_drop(inode.0);
+                    notices.reads.dropped(inode.0);
                 }
                 let past_pages = is_write_only
                     && opened.pages != KernelPages::None
@@ -324,7 +324,7 @@ impl Filesystem for FuseServer {
             let range = offset..offset.saturating_add(len as u64);
             let has_stale_pages = !is_mapped
                 && (fs.files().leaves_stale_pages(handle)
-                    || notices.may_be_older(inode.0, range.clone()));
+                    || notices.reads.may_be_older(inode.0, range.clone()));
             let others = notices.clone();
             notices.drop_before(inode.0, has_stale_pages.then_some(range), move || {
                 finish(written, reply, send_written);
@@ -650,7 +650,7 @@ impl Filesystem for FuseServer {
                 let (attributes, opened) = fs.create(parent.0, &request.name, true, false, mode)?;
                 let stored = fs.flush(opened.handle);
                 fs.release(opened.handle);
-                stored.inspect_err(|_| fs.tree().forget(attributes.inode, 1))?;
+                stored.inspect_err(|_| fs.tree().live.forget(attributes.inode, 1))?;
                 Ok(fs.attributes(attributes.inode).unwrap_or(attributes))
             },
         );

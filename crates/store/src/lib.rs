@@ -45,7 +45,7 @@ pub use memory::MemoryStore;
 pub use metadata_cache::MetadataCache;
 pub use object_id::ObjectId;
 pub use object_options::ObjectOptions;
-pub use outside::{DirectoryCall, DirectoryCalls, change_directories_by};
+pub use outside::{DirectoryCall, change_directories_by};
 pub use permissions::{Permissions, both, granted_between, granted_by};
 pub use pieces::{ValuePiece, assemble, copy_range, is_put_in_memory, need_old};
 pub use place::{TargetPlace, refused, target_error};

@@ -22,20 +22,18 @@ pub enum DirectoryCall {
     Rename(String, String, RenameFlags),
 }
 
-/// A process outside the sandbox.
-pub trait DirectoryCalls: Send + Sync {
-    /// Makes a call in `directories`, one or two. Returns the opened file.
-    fn make(&self, call: &DirectoryCall, directories: &[BorrowedFd]) -> Result<Option<OwnedFd>>;
-}
+/// Makes a call in directories, one or two, outside the sandbox. Returns the opened file.
+type MakeOutside =
+    dyn Fn(&DirectoryCall, &[BorrowedFd]) -> Result<Option<OwnedFd>> + Send + Sync + 'static;
 
-static OUTSIDE: OnceLock<Box<dyn DirectoryCalls>> = OnceLock::new();
+static OUTSIDE: OnceLock<Box<MakeOutside>> = OnceLock::new();
 
 /// Whether another directory took the place of the store.
 static IS_REPLACED: AtomicBool = AtomicBool::new(false);
 
 /// Makes another process change the directory that takes the place of the store.
-pub fn change_directories_by(outside: impl DirectoryCalls + 'static) {
-    let _ = OUTSIDE.set(Box::new(outside));
+pub fn change_directories_by(outside: Box<MakeOutside>) {
+    let _ = OUTSIDE.set(outside);
 }
 
 /// Records that another directory took the place of the store.
@@ -138,7 +136,7 @@ fn retry_outside(
 ) -> Result<Option<OwnedFd>> {
     match OUTSIDE.get() {
         Some(outside) if error == Errno::ACCESS && IS_REPLACED.load(Ordering::Relaxed) => {
-            outside.make(&call(), directories)
+            outside(&call(), directories)
         }
         _ => Err(error),
     }

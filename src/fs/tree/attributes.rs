@@ -98,7 +98,9 @@ impl Tree {
             Some(key) if self.has_objects(key) => true,
             // `.` and `..` alone
             Some(key)
-                if from == 0 && self.is_known_array(node) && !self.knows(self.flat_inode(key)) =>
+                if from == 0
+                    && self.is_known_array(node)
+                    && !self.live.knows(self.flat_inode(key)) =>
             {
                 false
             }

@@ -114,7 +114,7 @@ impl Default for KnownNodes {
 
 impl LiveNodes {
     /// Records nodes in `journal` from now on, and takes over those that a daemon has left there.
-    pub fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
+    pub(super) fn outlive(&self, journal: &Arc<Journal>, left: &[Record]) {
         let known = &mut *lock(&self.known);
         known.journal = Some(journal.clone());
         for record in left.iter().filter(|record| record.kind == NODE_RECORD) {
@@ -130,7 +130,7 @@ impl LiveNodes {
 
     /// Returns the node of an inode number, or `None` if it was removed or the kernel has forgotten
     /// it.
-    pub fn get(&self, inode: u64) -> Option<Arc<Node>> {
+    pub(super) fn get(&self, inode: u64) -> Option<Arc<Node>> {
         let mut known = lock(&self.known);
         known.clock += 1;
         let now = known.clock;
@@ -140,7 +140,7 @@ impl LiveNodes {
     }
 
     /// Returns the number that `node` has, or would get at a lookup.
-    pub fn number(&self, node: &Node) -> u64 {
+    pub(super) fn number(&self, node: &Node) -> u64 {
         lock(&self.known).number(node)
     }
 
@@ -150,7 +150,12 @@ impl LiveNodes {
         known.nodes.get(&inode).map_or(0, |live| live.generation)
     }
 
-    /// Counts a lookup of `node`, and returns its number.
+    /// Counts a lookup of `node`, and returns the inode number by which the kernel names it from
+    /// now on.
+    ///
+    /// Invariant: an answer that counts a lookup has the number that this function has returned,
+    /// never an earlier one. In between, the kernel may forget a removed file of the same path,
+    /// whose number is free then.
     pub fn remember(&self, node: Node) -> u64 {
         let known = &mut *lock(&self.known);
         let number = known.number(&node);
@@ -196,12 +201,12 @@ impl LiveNodes {
     }
 
     /// Records the name under which the directory with an inode number stays in a snapshot.
-    pub fn settled(&self, name: Key, inode: u64) {
+    pub(super) fn settled(&self, name: Key, inode: u64) {
         lock(&self.known).settled.put(name, inode);
     }
 
     /// Returns whether the opening of a file fails whose branch has moved.
-    pub fn refuses(&self, inode: u64) -> bool {
+    pub(super) fn refuses(&self, inode: u64) -> bool {
         match lock(&self.known).nodes.get_mut(&inode) {
             Some(live) if live.left != LeftSnapshot::Opened => {
                 live.left = LeftSnapshot::Refused;
@@ -299,7 +304,7 @@ impl LiveNodes {
     }
 
     /// Records that `node` and everything below it were removed.
-    pub fn removed(&self, node: &Node) {
+    pub(super) fn removed(&self, node: &Node) {
         let mut known = lock(&self.known);
         for number in known.at_and_below(node) {
             known.remove(number);
@@ -308,7 +313,7 @@ impl LiveNodes {
 
     /// Records that another node shows the content of the file `node` now. The kernel uses the
     /// number of `node` for the other node until it looks up that node.
-    pub fn became_another(&self, node: &Node) {
+    pub(super) fn became_another(&self, node: &Node) {
         let known = &mut *lock(&self.known);
         for number in known.at_and_below(node) {
             known.remove(number);
@@ -322,7 +327,7 @@ impl LiveNodes {
 
     /// Records that `node` was renamed to `to`, with everything below it, in place of the nodes
     /// there.
-    pub fn renamed(&self, node: &Node, to: &Node) {
+    pub(super) fn renamed(&self, node: &Node, to: &Node) {
         let mut known = lock(&self.known);
         let moved = known.at_and_below(node);
         for number in known.at_and_below(to) {
