@@ -584,9 +584,12 @@ impl Change<'_> {
         let file = self.files.get(handle)?;
         // before the bytes are in memory: a store that ends meanwhile may lack them
         self.record_written(handle);
-        let Some(written) = self.write_in(&*file, offset, data, mode)? else {
+        let written = self.write_in(&*file, offset, data, mode);
+        if matches!(written, Ok(None)) {
             return Ok(None);
-        };
+        }
+        self.record_held(handle, &*file);
+        let written = written?.unwrap_or_default();
         self.stats.bytes_accepted.add(written as u64);
         if self.cache.wants_background_flush()
             && !self.is_write_back_queued.swap(true, Ordering::Relaxed)
@@ -609,7 +612,7 @@ impl Change<'_> {
     pub fn flush(&self, handle: u64) -> Result<()> {
         let file = self.files.get(handle)?;
         self.truncations.closed(file.inode(), handle);
-        let stored = self.record_stored(handle, || file.flush(self));
+        let stored = self.record_stored(handle, &*file, || file.flush(self));
         self.restore_rows(file.inode(), handle).and(stored)
     }
 
@@ -622,7 +625,7 @@ impl Change<'_> {
     /// Stores everything written through an open file, and makes it durable.
     pub fn fsync(&self, handle: u64) -> Result<()> {
         let file = self.files.get(handle)?;
-        self.record_stored(handle, || file.fsync(self))?;
+        self.record_stored(handle, &*file, || file.fsync(self))?;
         self.store().sync()
     }
 }

@@ -534,6 +534,11 @@ impl Change<'_> {
             }
             sized => sized?,
         }
+        if let Some(handle) = handle
+            && let Ok(file) = self.files.get(handle)
+        {
+            self.record_held(handle, &*file);
+        }
         self.attributes(inode)
     }
 

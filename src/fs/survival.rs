@@ -6,9 +6,10 @@
 //! Invariant: **a file through which bytes were written that are lost fails each flush and fsync
 //! from then on, until its release, and no other file does.** A record is made before the request
 //! is answered, and removed after all is stored. Arrays count their dirty and pending chunks
-//! (`array/freshness.rs`): a file of an array has lost bytes only if the count is not 0. What is
-//! written into a file of the store itself is never lost. A successor may be killed at any time: a
-//! record goes only after another one says what follows from it.
+//! (`array/freshness.rs`): a file of an array has lost bytes only if the count is not 0, or if it
+//! alone knew of writes, such as records that a header does not count yet. What is written into a
+//! file of the store itself is never lost. A successor may be killed at any time: a record goes
+//! only after another one says what follows from it.
 //!
 //! This module must not know how a daemon dies, or what starts its successor.
 
@@ -44,6 +45,8 @@ const IS_CREATED: u64 = 8;
 const PAST_PAGES: u64 = 16;
 /// Bytes that were written through the file are lost.
 const HAS_LOST: u64 = 32;
+/// The file of a container or header alone knows of writes, which are in no array yet.
+const HOLDS_WRITES: u64 = 64;
 
 /// The number of bits of the handles of one daemon.
 const HANDLES: u32 = 40;
@@ -184,8 +187,9 @@ impl Fs {
         let handles: Vec<u64> = lock(&records.files).keys().copied().collect();
         let is_unstored = |handle: &u64| {
             let file = self.files.get(*handle).ok()?;
-            let is_unstored =
-                records.state(*handle) >= WRITE && file.unstored_bytes() == UnstoredBytes::InFile;
+            let state = records.state(*handle);
+            let is_unstored = state & HOLDS_WRITES != 0
+                || (state >= WRITE && file.unstored_bytes() == UnstoredBytes::InFile);
             is_unstored.then(|| self.tree.shown_path(file.inode(), ""))
         };
         handles.iter().find_map(is_unstored)
@@ -214,10 +218,28 @@ impl Fs {
         }
     }
 
+    /// Records whether an open file alone knows of writes, before a request that changes that is
+    /// answered.
+    pub(super) fn record_held(&self, handle: u64, file: &dyn OpenFile) {
+        if let Some(records) = self.open_records.get()
+            && let Some(file) = file.as_composite()
+        {
+            // asked again if another thread has changed the flags meanwhile
+            records.change(handle, |flags| {
+                if file.holds_writes() {
+                    flags | HOLDS_WRITES
+                } else {
+                    flags & !HOLDS_WRITES
+                }
+            });
+        }
+    }
+
     /// Stores an open file by `store`, and records that all earlier writes through it are stored.
     pub(super) fn record_stored(
         &self,
         handle: u64,
+        file: &dyn OpenFile,
         store: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let Some(records) = self.open_records.get() else {
@@ -239,6 +261,7 @@ impl Fs {
             }
             Err(_) => {}
         }
+        self.record_held(handle, file);
         stored
     }
 
@@ -367,14 +390,16 @@ impl Fs {
                     UnstoredBytes::InFile => wrote,
                     UnstoredBytes::InArrays => {
                         let arrays = file.written_arrays();
-                        wrote && arrays.iter().any(|array| lost.contains(array))
+                        is(HOLDS_WRITES)
+                            || (wrote && arrays.iter().any(|array| lost.contains(array)))
                     }
                 };
                 if is_lost || is(HAS_LOST) {
                     let number = records.journal.number(record.id, 1);
                     number.fetch_or(HAS_LOST, Ordering::AcqRel);
                     match file.write_record() {
-                        Some(record) if kind == UnstoredBytes::InArrays => {
+                        // later writes could have another meaning without the earlier ones
+                        Some(record) if kind == UnstoredBytes::InArrays && !is(HOLDS_WRITES) => {
                             record.lose(lost_bytes());
                             file
                         }

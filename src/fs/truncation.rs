@@ -481,11 +481,13 @@ impl Change<'_> {
         let end = offset
             .saturating_add(len)
             .min(self.attributes(file.inode())?.size);
-        if offset < end {
-            file.write_zeros(self, offset..end)
-        } else {
-            Ok(())
+        if offset >= end {
+            return Ok(());
         }
+        self.record_written(handle);
+        let zeroed = file.write_zeros(self, offset..end);
+        self.record_held(handle, &*file);
+        zeroed
     }
 
     /// Reserves space for a part of a file, as fallocate(2) does, and makes the file longer if it
@@ -582,6 +584,7 @@ impl Change<'_> {
                 .with(inode, |file| file.writing.clone())
                 .unwrap_or_default();
             let _writing = lock(&writing);
+            self.record_written(handle);
             file.write_zeros(self, end..size)?;
             self.truncations.reached(inode, size);
         }

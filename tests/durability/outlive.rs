@@ -10,6 +10,7 @@ use crate::support::{
     ZARRFS, announce, close, copy_tree, env_number, env_path, failure, memory_directory,
     open_for_writing, random, test_data, text, wait_for, with_timeout, zarrfs,
 };
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::collections::HashMap;
@@ -313,6 +314,97 @@ fn only_files_whose_bytes_are_lost_report_it() {
         arrays["synced"].stored_flat().unwrap()[..20],
         [[2; 10], [3; 10]].concat()
     );
+}
+
+/// "Each request that changes bytes is a write": also one that makes zeros.
+#[test]
+fn zeros_that_are_lost_are_reported() {
+    let directory = memory_directory();
+    store(directory.path(), &["punched", "extended"]);
+    let daemon = Daemon::start(directory.path(), &OUTLIVED);
+    if !is_outlived(&daemon) {
+        return;
+    }
+    let path = |name: &str| daemon.path().join(name).join("data.raw");
+    let punched = open_for_writing(&path("punched"));
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&punched, punch, 10, 100).unwrap();
+    let extended = File::create(path("extended")).unwrap();
+    extended.set_len(100).unwrap();
+    kill(&daemon);
+    for file in [punched, extended] {
+        assert_eq!(close(file).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    assert!(daemon.unmount().success());
+}
+
+/// A container holds records until its header counts them, and a header of text holds what was written until the
+/// close: no array has these bytes.
+#[test]
+fn bytes_that_a_container_or_header_holds_are_reported() {
+    let directory = memory_directory();
+    let array = directory.path().join("v");
+    let document = json!({"zarr_format": 2, "shape": [3, 4], "chunks": [3, 4], "dtype": "<i2",
+        "compressor": null, "filters": null, "fill_value": 7, "order": "C"});
+    fs::create_dir(&array).unwrap();
+    fs::write(directory.path().join(".zgroup"), r#"{"zarr_format": 2}"#).unwrap();
+    fs::write(array.join(".zarray"), document.to_string()).unwrap();
+    fs::write(
+        array.join(".zattrs"),
+        r#"{"_ARRAY_DIMENSIONS": ["t", "x"]}"#,
+    )
+    .unwrap();
+    let shown = [
+        "--headers",
+        "all",
+        "--containers",
+        "nc",
+        "--resize",
+        "--netcdf-record",
+        "t",
+    ];
+    let daemon = Daemon::start(directory.path(), &[&OUTLIVED[..], &shown].concat());
+    if !is_outlived(&daemon) {
+        return;
+    }
+    let container = daemon.path().join("dataset.nc");
+    let record = [0, 1, 0, 2, 0, 3, 0, 4];
+    let append = || {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&container)
+            .unwrap();
+        let end = file.metadata().unwrap().len();
+        file.write_all_at(&record, end).unwrap();
+        file
+    };
+    let count = |file: &File, records: u32| file.write_all_at(&records.to_be_bytes(), 4);
+
+    let held = append();
+    let (code, said) = failure(&zarrfs(&["upgrade", text(&daemon.path())]));
+    assert!(code == 1 && said.contains("dataset.nc"), "{said}");
+    count(&held, 4).unwrap();
+    close(held).unwrap();
+    let stored = fs::read(daemon.path().join("v/data.raw")).unwrap();
+    assert_eq!(stored[24..], [1, 0, 2, 0, 3, 0, 4, 0]);
+
+    let held = append();
+    let header = daemon.path().join("v/data.raw.hdr");
+    let written = fs::read(&header).unwrap();
+    let in_header = open_for_writing(&header);
+    in_header
+        .write_all_at(&written.to_ascii_uppercase(), 0)
+        .unwrap();
+    let emptied = File::create(daemon.path().join("v/data.vrt")).unwrap();
+    kill(&daemon);
+    assert_eq!(count(&held, 5).unwrap_err().raw_os_error(), Some(libc::EIO));
+    for file in [held, in_header, emptied] {
+        assert_eq!(close(file).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    // no record of fill values
+    assert_eq!(fs::read(daemon.path().join("v/data.raw")).unwrap(), stored);
+    assert!(daemon.unmount().success());
 }
 
 /// A chunk file that a program has emptied takes an encoded chunk, also if another daemon serves it then.

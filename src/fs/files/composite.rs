@@ -185,6 +185,17 @@ impl CompositeFile {
         self.node.container().is_none() && !self.file.parts().iter().any(FilePart::is_flat)
     }
 
+    /// Returns whether this open file alone knows of writes: their bytes are in no array or
+    /// document yet, or were refused.
+    pub(in crate::fs) fn holds_writes(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+            || self.has_changed_text()
+            || !self.is_header_whole()
+            || self.check_complete().is_err()
+            || self.whole.is_unfinished()
+            || self.next.get().is_some_and(|next| next.holds_writes())
+    }
+
     /// Returns the ranges of the file that hold flat bytes.
     pub(in crate::fs) fn values(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let parts = self.file.parts().iter();

@@ -28,6 +28,11 @@ impl WholeFile {
     pub fn early(&self) -> Option<&Arc<dyn OpenFile>> {
         self.early.get()
     }
+
+    /// Returns whether the plain key has not become the file.
+    pub fn is_unfinished(&self) -> bool {
+        self.early().is_some() && !self.is_finished.load(Ordering::Relaxed)
+    }
 }
 
 impl CompositeFile {
@@ -119,7 +124,7 @@ impl CompositeFile {
 
     /// Removes the plain key if it has not become the file.
     pub(super) fn end_early(&self, fs: &Change) {
-        if !self.whole.is_finished.load(Ordering::Relaxed)
+        if self.whole.is_unfinished()
             && let Err(e) = EarlyFile::new(fs, &self.node.path()).remove()
         {
             fs.stats.problem(e.to_string());

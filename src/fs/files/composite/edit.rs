@@ -90,6 +90,12 @@ impl CompositeFile {
         self.change_text(|text| text.truncate(usize::try_from(len).unwrap_or(usize::MAX)))
     }
 
+    /// Returns whether a text was changed, and not compared with the shown one since.
+    pub(super) fn has_changed_text(&self) -> bool {
+        let draft = lock(&self.text);
+        draft.as_ref().is_some_and(|draft| draft.is_changed)
+    }
+
     fn change_text(&self, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
         let mut draft = lock(&self.text);
         let draft = match &mut *draft {
