@@ -11,6 +11,7 @@ mod headers;
 mod icechunk;
 mod images;
 mod ingest;
+mod ingest_files;
 mod ingest_hdf5;
 mod ingest_mount;
 mod ingest_tiff;
