@@ -155,14 +155,8 @@ mod tests {
             ("inches", "in", 0.0254),
             ("yoctometer", "ym", 1e-24),
         ] {
-            assert_eq!(
-                length(text),
-                Some(Unit {
-                    symbol: symbol.to_string(),
-                    size
-                }),
-                "{text}"
-            );
+            let symbol = symbol.to_string();
+            assert_eq!(length(text), Some(Unit { symbol, size }), "{text}");
         }
         for text in ["", "pixel", "degrees_north", "hPa", "s", "xm", "MM"] {
             assert_eq!(length(text), None, "{text}");
@@ -183,14 +177,8 @@ mod tests {
             ("days", "d", 86_400.0),
             ("attosecond", "as", 1e-18),
         ] {
-            assert_eq!(
-                time(text),
-                Some(Unit {
-                    symbol: symbol.to_string(),
-                    size
-                }),
-                "{text}"
-            );
+            let symbol = symbol.to_string();
+            assert_eq!(time(text), Some(Unit { symbol, size }), "{text}");
         }
         for text in ["", "months since 2000-01-01", "year", "m", "K"] {
             assert_eq!(time(text), None, "{text}");

@@ -453,62 +453,41 @@ impl PendingChunks {
 mod tests {
     use super::*;
 
-    fn bytes(byte: u8) -> Option<PendingBytes> {
-        Some(PendingBytes::in_memory(&[byte; 4]).unwrap())
-    }
-
-    fn unrecorded(_: &PendingChunk) -> Option<HeldRecord> {
-        None
+    /// Puts four equal bytes, or erases the chunk.
+    fn put(
+        pending: &PendingChunks,
+        (object, chunk): (u64, u64),
+        byte: Option<u8>,
+        written: Option<&Ranges>,
+        base: Option<Version>,
+    ) -> Option<Version> {
+        let bytes = byte.map(|byte| PendingBytes::in_memory(&[byte; 4]).unwrap());
+        let at = (object, ChunkId(chunk));
+        pending.put(at, bytes, written, base, |_| None).unwrap()
     }
 
     #[test]
     fn written_ranges_add_up_until_the_chunk_is_whole() {
         let pending = PendingChunks::default();
-        let at = (3, ChunkId(7));
+        let at = (3, 7);
         let base = Some(Version::Count(9));
-        let first = pending
-            .put(
-                at,
-                bytes(1),
-                Some(&Ranges::from(0..1)),
-                base.clone(),
-                unrecorded,
-            )
-            .unwrap();
+        let [start, end] = [0..1, 1..2].map(Ranges::from);
+        let first = put(&pending, at, Some(1), Some(&start), base.clone());
         let known = pending.get(3, ChunkId(7)).unwrap();
         assert_eq!(
             (known.written.clone(), known.base.clone()),
-            (Some(Ranges::from(0..1)), base.clone())
+            (Some(start), base.clone())
         );
-        assert!(
-            pending
-                .put(
-                    at,
-                    bytes(2),
-                    Some(&Ranges::from(1..2)),
-                    base.clone(),
-                    unrecorded
-                )
-                .unwrap()
-                .is_none(),
-            "of another version"
-        );
-        pending
-            .put(
-                at,
-                bytes(2),
-                Some(&Ranges::from(1..2)),
-                first.clone(),
-                unrecorded,
-            )
-            .unwrap();
+        let other = put(&pending, at, Some(2), Some(&end), base.clone());
+        assert!(other.is_none(), "of another version");
+        put(&pending, at, Some(2), Some(&end), first);
         let known = pending.get(3, ChunkId(7)).unwrap();
         assert_eq!(
             (known.written.clone(), known.base.clone()),
             (Some(Ranges::from(0..2)), base)
         );
         assert!(!pending.is_complete(3, 1));
-        pending.put(at, bytes(3), None, None, unrecorded).unwrap();
+        put(&pending, at, Some(3), None, None);
         assert!(pending.is_complete(3, 1) && !pending.is_complete(3, 2));
         // a chunk that was handed over later stays
         pending.remove(3, &[(ChunkId(7), known)].into());
@@ -520,12 +499,9 @@ mod tests {
     #[test]
     fn an_erased_chunk_hides_the_stored_one() {
         let pending = PendingChunks::default();
-        let at = (0, ChunkId(0));
-        pending.put(at, None, None, None, unrecorded).unwrap();
+        put(&pending, (0, 0), None, None, None);
         // all other bytes are fill values
-        pending
-            .put(at, bytes(1), Some(&Ranges::from(0..1)), None, unrecorded)
-            .unwrap();
+        put(&pending, (0, 0), Some(1), Some(&Ranges::from(0..1)), None);
         assert!(pending.get(0, ChunkId(0)).unwrap().written.is_none() && pending.is_complete(0, 1));
     }
 
@@ -534,16 +510,8 @@ mod tests {
         let pending = PendingChunks::default();
         let vast: Ranges = (0..1 << 18).map(|n| 2 * n..2 * n + 1).collect();
         assert!(vast.memory() > 64 << 10);
-        pending
-            .put(
-                (1, ChunkId(0)),
-                bytes(1),
-                Some(&vast),
-                Some(Version::Count(1)),
-                unrecorded,
-            )
-            .unwrap()
-            .unwrap();
+        let base = Some(Version::Count(1));
+        put(&pending, (1, 0), Some(1), Some(&vast), base).unwrap();
         let chunk = pending.get(1, ChunkId(0)).unwrap();
         assert_eq!(
             chunk._ranges.bytes(),
@@ -554,9 +522,7 @@ mod tests {
     #[test]
     fn objects_are_stored_when_they_are_quiet() {
         let pending = PendingChunks::default();
-        pending
-            .put((5, ChunkId(1)), bytes(1), None, None, unrecorded)
-            .unwrap();
+        put(&pending, (5, 1), Some(1), None, None);
         let now = Instant::now();
         assert!(pending.quiet(now).is_empty());
         assert_eq!(pending.quiet(now + QUIET), [5]);

@@ -80,31 +80,19 @@ impl<R: Float> Number for Complex<R> {
     }
 
     fn from_i64(v: i64) -> Self {
-        Complex {
-            re: R::from_i64(v),
-            im: R::default(),
-        }
+        real(R::from_i64(v))
     }
 
     fn from_u64(v: u64) -> Self {
-        Complex {
-            re: R::from_u64(v),
-            im: R::default(),
-        }
+        real(R::from_u64(v))
     }
 
     fn from_f32(v: f32) -> Self {
-        Complex {
-            re: R::from_f32(v),
-            im: R::default(),
-        }
+        real(R::from_f32(v))
     }
 
     fn from_f64(v: f64) -> Self {
-        Complex {
-            re: R::from_f64(v),
-            im: R::default(),
-        }
+        real(R::from_f64(v))
     }
 
     fn from_complex<S: Number>(re: S, im: S) -> Self {
@@ -113,6 +101,12 @@ impl<R: Float> Number for Complex<R> {
             im: im.to(),
         }
     }
+}
+
+#[inline(always)]
+fn real<R: Float>(re: R) -> Complex<R> {
+    let im = R::default();
+    Complex { re, im }
 }
 
 /// A count of time units. The least value is "not a time", and so is every sum and difference with
