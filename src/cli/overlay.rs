@@ -143,13 +143,7 @@ pub fn open(request: StoreRequest, directory: &Path) -> CommandResult<Hierarchy>
         OverlayDirectory::open_or_create(&path, &store)
     };
     let open = |directory: OverlayDirectory| {
-        let mut values = directory.values()?;
-        if request.writing.is_some_and(|writing| writing.no_fsync) {
-            values = values.without_fsync();
-        }
-        if request.args.usage.is_successor {
-            values = values.with_earlier_changes();
-        }
+        let values = request.written(directory.values()?)?;
         OverlayStore::open(lower, directory, values, request.stats.clone())
     };
     let store = directory

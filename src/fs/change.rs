@@ -17,7 +17,7 @@ impl Drop for Change<'_> {
     /// request, such as a sync at the end of an idle time. If this dropped their list, its guards
     /// would stay for ever.
     fn drop(&mut self) {
-        let left = self.writer.take_stale();
+        let left = self.writer.stale.take();
         if left.is_empty() {
             return;
         }
@@ -62,6 +62,6 @@ impl Fs {
 impl Change<'_> {
     /// Takes the files whose pages the kernel must drop because of what was changed so far.
     pub fn take_stale_pages(&self) -> Vec<StalePages> {
-        self.writer.take_stale()
+        self.writer.stale.take()
     }
 }

@@ -153,7 +153,7 @@ impl Change<'_> {
     /// [`Kind::Invalid`] if it describes no node; EEXIST if another node has the name. Nothing has
     /// changed then.
     pub(super) fn store_ingested(&self, path: &Key, file: &File) -> Result<()> {
-        let rules = self.tree.ingest_rules().ok_or_else(Error::stale)?;
+        let rules = self.tree.ingest.as_deref().ok_or_else(Error::stale)?;
         let target = self.tree.ingest_target(path);
         let (key, format) = target.ok_or_else(Error::stale)?;
         let incoming = Incoming::open(file).context(path)?;
@@ -225,7 +225,7 @@ impl Change<'_> {
         there: Option<&Node>,
         (directory, name): (&Node, &str),
     ) -> Result<bool> {
-        if self.tree.ingest_rules().is_none() {
+        if self.tree.ingest.is_none() {
             return Ok(false);
         }
         let to = &directory.path().child(name)?;

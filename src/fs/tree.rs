@@ -113,7 +113,7 @@ pub struct Tree {
     headers: Headers,
     views: Views,
     layout: MountLayout,
-    ingest: Option<Arc<IngestRules>>,
+    pub(super) ingest: Option<Arc<IngestRules>>,
     known_headers: Arc<KnownHeaders>,
     consolidated: Arc<KnownConsolidated>,
     /// Files that were written before what they are made of.

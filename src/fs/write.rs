@@ -67,7 +67,7 @@ pub struct ArrayWriter<'a> {
     arrays: &'a WrittenArrays,
     /// Each request has a list of its own, so that none waits for the pages of another. A failed
     /// request has one, too.
-    stale: RefCell<Vec<StalePages>>,
+    pub(super) stale: RefCell<Vec<StalePages>>,
 }
 
 impl Deref for ArrayWriter<'_> {
@@ -85,11 +85,6 @@ impl<'a> ArrayWriter<'a> {
             arrays,
             stale: RefCell::default(),
         }
-    }
-
-    /// Takes the files whose pages the kernel must drop because of what was changed so far.
-    pub fn take_stale(&self) -> Vec<StalePages> {
-        self.stale.take()
     }
 
     /// Guards parts of a chunk that are about to be written through a file against the pages of the

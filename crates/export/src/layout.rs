@@ -304,11 +304,7 @@ impl LayoutPieces {
 
     /// Returns the path of a file by its number.
     pub fn path(&self, number: usize) -> &str {
-        let place = self.begins.get(number).zip(self.begins.get(number + 1));
-        let range = place.map(|(from, to)| *from as usize..*to as usize);
-        range
-            .and_then(|range| self.paths.get(range))
-            .unwrap_or_default()
+        text_at(&self.paths, &self.begins, number)
     }
 
     /// Returns the number of the file at a path.
@@ -439,6 +435,14 @@ impl LayoutPieces {
         file.place_arrays(|key| boxed.place(key));
         Ok(file)
     }
+}
+
+/// Returns one of several texts that lie side by side: `begins` has where each begins, and the end
+/// of the last.
+fn text_at<'a>(texts: &'a str, begins: &[u32], number: usize) -> &'a str {
+    let place = begins.get(number).zip(begins.get(number + 1));
+    let range = place.map(|(from, to)| *from as usize..*to as usize);
+    range.and_then(|range| texts.get(range)).unwrap_or_default()
 }
 
 /// Returns what the paths of all files below a directory begin with.

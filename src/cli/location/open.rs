@@ -57,6 +57,17 @@ impl StoreRequest<'_> {
         self.disk_cached(store)
     }
 
+    /// Returns the store of a directory that writes as the options say.
+    pub fn written(self, mut store: DirectoryStore) -> Result<DirectoryStore, Error> {
+        if self.args.usage.is_successor {
+            store = store.with_earlier_changes();
+        }
+        match self.writing {
+            Some(writing) => writing.apply(store),
+            None => Ok(store),
+        }
+    }
+
     fn open_directory(self, path: &Path) -> CommandResult<Arc<dyn Store>> {
         self.check_no_reference()?;
         check_no_parquet(path)?;
@@ -72,12 +83,7 @@ impl StoreRequest<'_> {
         if self.args.usage.lists_unfinished {
             store = store.listing_unfinished();
         }
-        if let Some(writing) = self.writing {
-            store = writing.apply(store)?;
-        }
-        if self.args.usage.is_successor {
-            store = store.with_earlier_changes();
-        }
+        store = self.written(store)?;
         if is_written {
             store = store.removing_abandoned();
             warn_of_other_machines(path, store.lock_reach());

@@ -98,11 +98,6 @@ impl Tree {
         })
     }
 
-    /// Returns the rules by which the mount ingests files; `None` if it does not.
-    pub fn ingest_rules(&self) -> Option<&IngestRules> {
-        self.ingest.as_deref()
-    }
-
     /// Returns whether a file of this name may be a group or an array.
     pub(super) fn may_be_ingested(&self, name: &str) -> bool {
         let split = self.ingest.as_ref().and_then(|rules| rules.split(name));

@@ -1,9 +1,9 @@
 //! A cut along a dimension: the runs of indices whose items have the same names. This module reads
 //! a coordinate once, and knows no files.
 
-use super::MAX_PIECES;
 use super::members::LayoutMembers;
 use super::pattern::{FieldKind, TimePart};
+use super::{MAX_PIECES, text_at};
 use crate::calendar::{Cycle, Moment, TimeScale};
 use crate::describe::{
     are_strings, attribute_nodata, attribute_number, axis_names, flat_range, number_item, texts,
@@ -307,11 +307,7 @@ impl AxisCut {
     }
 
     fn text(&self, number: usize) -> &str {
-        let place = self.begins.get(number).zip(self.begins.get(number + 1));
-        let range = place.map(|(from, to)| *from as usize..*to as usize);
-        range
-            .and_then(|range| self.texts.get(range))
-            .unwrap_or_default()
+        text_at(&self.texts, &self.begins, number)
     }
 
     /// Returns the number of runs.
