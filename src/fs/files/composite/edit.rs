@@ -45,7 +45,7 @@ pub struct HeaderDraft {
     pub shown: Vec<u8>,
     /// The header that shows the attributes as they were stored last.
     stored: Vec<u8>,
-    /// Where the last byte lies that was written of a header that is not whole.
+    /// The end of what was written of a header that is not whole; 0 if it is whole.
     written: usize,
 }
 
@@ -135,7 +135,7 @@ impl CompositeFile {
     pub(super) fn is_header_whole(&self) -> bool {
         lock(&self.edited)
             .as_ref()
-            .is_none_or(|draft| draft.shown == draft.stored)
+            .is_none_or(|draft| draft.written == 0)
     }
 
     /// Returns the header as it would be after a write, and, once it is complete, the changes of
